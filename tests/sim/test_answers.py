@@ -1,4 +1,4 @@
-"""Which metadata-log owes an answer to a read, and which answer, in a world of whole processes."""
+"""The reads that a metadata-log must answer, and the answer, in a world of whole processes."""
 
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
@@ -38,7 +38,7 @@ LEFT_OUT: list[Callable[[World], object]] = [
 
 @pytest.fixture
 def world() -> Iterator[World]:
-    """In which nothing has gone wrong for long enough."""
+    """Return a world in which nothing has gone wrong for long enough."""
     current = Current(Nobody(1))
     with interposed(current, "answers") as patch:
         found = World(Disaster(seed=1), current)
@@ -58,21 +58,21 @@ def _refused(world: World) -> None:
     world.answers.fails(asked, TimeoutError())
 
 
-def test_who_was_not_disturbed_owes_an_answer(world: World) -> None:
+def test_undisturbed_metadata_log_must_answer(world: World) -> None:
     assert world.answers.checks > 0
     with pytest.raises(Violation, match="answers a read of") as raised:
         _refused(world)
     assert raised.value.invariant == OWED
 
 
-def test_who_never_answers_owes_it_too(world: World) -> None:
+def test_missing_answer_is_a_violation(world: World) -> None:
     world.answers.begins(world.logs[0])
     with pytest.raises(Violation, match="it has not: nothing"):
         _later(world, LIMIT_S + 5)
 
 
 @pytest.mark.parametrize("disturb", LEFT_OUT)
-def test_who_was_disturbed_just_before_owes_none(
+def test_metadata_log_disturbed_just_before_may_fail(
     world: World, disturb: Callable[[World], object]
 ) -> None:
     disturb(world)
@@ -80,13 +80,13 @@ def test_who_was_disturbed_just_before_owes_none(
     _refused(world)
 
 
-def test_who_was_disturbed_meanwhile_owes_none(world: World) -> None:
+def test_metadata_log_disturbed_meanwhile_may_fail(world: World) -> None:
     asked = world.answers.begins(world.logs[0])
     world.logs[0].pause(1.0)
     world.answers.fails(asked, TimeoutError())
 
 
-def test_who_was_killed_meanwhile_owes_none(world: World) -> None:
+def test_metadata_log_killed_meanwhile_may_fail(world: World) -> None:
     world.answers.begins(world.logs[0])
     world.logs[0].crash()
     world.logs[0].boot()
@@ -94,21 +94,21 @@ def test_who_was_killed_meanwhile_owes_none(world: World) -> None:
     world.answers.look()
 
 
-def test_who_was_disturbed_long_ago_owes_an_answer(world: World) -> None:
+def test_metadata_log_disturbed_long_ago_must_answer(world: World) -> None:
     world.logs[0].pause(1.0)
     _later(world, SETTLED_S + 2)
     with pytest.raises(Violation, match="answers a read of"):
         _refused(world)
 
 
-def test_what_befalls_others_is_no_excuse(world: World) -> None:
+def test_faults_of_other_processes_are_no_excuse(world: World) -> None:
     world.logs[1].crash()
     world.cut(1, {("w2", BROKER.name), (BROKER.name, "n1")}, 30.0)
     with pytest.raises(Violation, match="answers a read of"):
         _refused(world)
 
 
-def test_who_loses_one_record_after_the_other_owes_none(world: World) -> None:
+def test_metadata_log_that_loses_records_in_a_row_may_fail(world: World) -> None:
     asked = world.answers.begins(world.logs[0])
     for _ in range(STALLS):
         for _ in range(5):
@@ -120,7 +120,7 @@ def test_who_loses_one_record_after_the_other_owes_none(world: World) -> None:
         _refused(world)
 
 
-def test_nothing_is_owed_until_somebody_has_begun_on_a_recovered_log(world: World) -> None:
+def test_no_answer_is_required_until_a_recovered_log_has_started(world: World) -> None:
     recoveries, now_us = world.witness.recoveries, world.kernel.now_us
     world.topic.faulted_us, recoveries.newest_us = now_us - us(5), now_us - us(4)
     _later(world, QUIET_S)
@@ -135,7 +135,7 @@ def test_nothing_is_owed_until_somebody_has_begun_on_a_recovered_log(world: Worl
 
 
 @pytest.mark.parametrize("is_promised", [True, False])
-def test_only_what_an_old_end_may_hide_is_missed_in_a_read(world: World, is_promised: bool) -> None:
+def test_read_may_miss_only_epochs_behind_an_old_end(world: World, is_promised: bool) -> None:
     def answers_of_the_past(answer: Callable[[Shown | None], None]) -> None:
         answer(Shown(EMPTY, is_promised))
 
@@ -150,9 +150,9 @@ async def _reads(caller: Caller, machine: LogMachine) -> None:
     await caller.read(machine)
 
 
-def test_an_old_end_hides_epochs_from_reads_at_barrier_alone(world: World) -> None:
+def test_old_end_hides_epochs_only_from_reads_at_barrier(world: World) -> None:
     witness, found, high = world.witness, list[tuple[bool, int]](), -1
-    while world.topic.high > high:  # nothing is on its way
+    while world.topic.high > high:  # nothing is in flight
         high = world.topic.high
         _later(world, 0.3)
     world.old_ends.begin(Action(world.kernel.now_s, OLD_END, "", 6.0, 0, "w1"))
@@ -174,7 +174,7 @@ def test_an_old_end_hides_epochs_from_reads_at_barrier_alone(world: World) -> No
     assert old in {epoch for is_promised, epoch in found if not is_promised}
 
 
-def test_what_a_process_had_that_ends_by_a_full_disk_nobody_misses(world: World) -> None:
+def test_epochs_of_a_process_stopped_by_a_full_disk_are_not_missed(world: World) -> None:
     replica = world.replicas[0]
     kills = replica.kills
     replica.disk.full = True
@@ -182,7 +182,7 @@ def test_what_a_process_had_that_ends_by_a_full_disk_nobody_misses(world: World)
     assert replica.kills > kills
 
 
-def test_nothing_at_all_is_the_beginning_of_every_history(world: World) -> None:
+def test_empty_image_belongs_to_every_history(world: World) -> None:
     world.topic.faulted_us = -us(3600)
     writer, witness = world.logs[0], world.witness
     witness.served(writer, EMPTY, noticed=False)

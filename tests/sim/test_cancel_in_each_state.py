@@ -1,4 +1,4 @@
-"""A person cancels an operation, or replaces a node that dies, in each state of each operation on nodes.
+"""A cancel, or the replacement of a node that dies, in each state of each operation on nodes.
 
 The end of a story checks that every request ends, and that each acknowledged row is readable.
 """
@@ -39,20 +39,24 @@ def _tell(directory: Path, *lines: str, rf: str) -> None:
 
 
 @pytest.mark.parametrize(("asked", "state", "rf"), CASES)
-def test_an_operation_is_cancelled(tmp_path: Path, asked: str, state: str, rf: str) -> None:
+def test_operation_is_cancelled(tmp_path: Path, asked: str, state: str, rf: str) -> None:
     name = asked.split()[1].partition("@")[0]
     _tell(tmp_path, asked, f"until {name} in {state}", f"cancel {name}", rf=rf)
 
 
 @pytest.mark.parametrize(("asked", "state"), DEAD_CASES)
-def test_the_end_of_a_dead_node_is_cancelled(tmp_path: Path, asked: str, state: str) -> None:
+def test_replacement_or_removal_of_a_dead_node_is_cancelled(
+    tmp_path: Path, asked: str, state: str
+) -> None:
     _tell(tmp_path, "wipe C", asked, f"until C in {state}", "cancel C", rf="2")
 
 
 @pytest.mark.parametrize(
     ("asked", "state"), [(asked, state) for asked, states in FORWARD.items() for state in states]
 )
-def test_a_node_dies_and_is_replaced_meanwhile(tmp_path: Path, asked: str, state: str) -> None:
+def test_node_dies_and_is_replaced_during_an_operation(
+    tmp_path: Path, asked: str, state: str
+) -> None:
     name = asked.split()[1].partition("@")[0]
     lines = (asked, f"until {name} in {state}", "wipe C", "replace C by Y", "until Y is done")
     _tell(tmp_path, *lines, "expect C is left", rf="2")

@@ -1,4 +1,4 @@
-"""Random runs of tables with columns that change under load, and what their checks find."""
+"""Random runs of tables whose columns change under load, with their checks."""
 
 import pytest
 
@@ -15,7 +15,7 @@ MANY_SEEDS = range(60)
 @pytest.mark.parametrize(
     "seed", [pytest.param(s, marks=[] if s in SEEDS else pytest.mark.slow) for s in MANY_SEEDS]
 )
-def test_columns_change_under_load_and_no_value_is_lost(seed: int) -> None:
+def test_columns_change_under_load_without_lost_values(seed: int) -> None:
     result = run_disaster_scenario(make_columns(seed))
     assert result.passed, result.failure
     assert result.finished["columns read and written"] > 100

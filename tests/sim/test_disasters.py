@@ -24,13 +24,13 @@ HOUR_MS = 3_600_000
 @pytest.mark.parametrize(
     "seed", [pytest.param(s, marks=[] if s in SEEDS else pytest.mark.slow) for s in MANY_SEEDS]
 )
-def test_a_disaster_passes(seed: int) -> None:
+def test_disaster_passes(seed: int) -> None:
     result = run_disaster(seed)
     assert result.passed, result.failure
 
 
 @pytest.mark.slow
-def test_disasters_come_to_what_they_are_to_test() -> None:
+def test_disasters_cover_what_they_must_test() -> None:
     results = [run_disaster(seed) for seed in (0, 1, 2, 3, 4, 6, 8, 105)]
     runs = len(results)
     assert sum(r.finished["recovered"] for r in results) >= runs / 2
@@ -50,7 +50,7 @@ def test_disasters_come_to_what_they_are_to_test() -> None:
 
 
 @pytest.mark.slow
-def test_a_coordinator_and_a_balancer_whose_clocks_are_an_hour_ahead_work() -> None:
+def test_coordinator_and_balancer_with_clocks_an_hour_ahead_work() -> None:
     """The metadata-logs have right clocks and reject ids from the future."""
     ahead = dict.fromkeys(("c1", "c2", "b1"), ClockError(HOUR_MS, 0))
     result = run_disaster_scenario(Disaster(seed=3, tablets=4, members=3, clocks=ahead))
@@ -59,7 +59,7 @@ def test_a_coordinator_and_a_balancer_whose_clocks_are_an_hour_ahead_work() -> N
 
 
 @pytest.mark.slow
-def test_a_disaster_is_the_same_whatever_the_hash_seed() -> None:
+def test_disaster_is_the_same_for_any_hash_seed() -> None:
     result = run_disaster(0)
     assert result.passed, result.failure
     assert _run_with_hash_seed("4711").trace_hash == result.trace_hash

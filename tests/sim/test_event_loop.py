@@ -1,4 +1,4 @@
-"""The event loop of a simulated process: what ends with it ends at once."""
+"""The event loop of a simulated process: all tasks of a process end with it."""
 
 import asyncio
 import gc
@@ -17,7 +17,7 @@ def _loop() -> tuple[Kernel, VirtualLoop]:
     return kernel, loop
 
 
-def test_who_keeps_off_cancels_ends_with_its_process() -> None:
+def test_task_that_suppresses_cancels_ends_with_its_process() -> None:
     ended = list[str]()
 
     async def main() -> None:
@@ -38,7 +38,7 @@ def test_who_keeps_off_cancels_ends_with_its_process() -> None:
     assert ended == ["inside"]
 
 
-def test_a_process_stands_still_between_two_callbacks_of_one_turn() -> None:
+def test_process_can_pause_between_two_callbacks_of_one_turn() -> None:
     """Ready callbacks continue after the pause, in order, and before later ones."""
     kernel, loop = _loop()
     ran = list[tuple[int, str]]()
@@ -61,7 +61,7 @@ def test_a_process_stands_still_between_two_callbacks_of_one_turn() -> None:
     assert ran == [(0, "one"), (0, "two"), *woken]
 
 
-def test_a_process_that_ends_in_the_midst_of_a_turn_runs_no_more_of_it() -> None:
+def test_process_that_ends_during_a_turn_runs_no_more_callbacks() -> None:
     kernel, loop = _loop()
     ran = list[str]()
     for name in ("one", "two", "three"):
@@ -71,7 +71,7 @@ def test_a_process_that_ends_in_the_midst_of_a_turn_runs_no_more_of_it() -> None
     assert ran == ["one"]
 
 
-def test_who_stands_still_again_in_the_midst_of_what_came_meanwhile_does_the_rest_later() -> None:
+def test_process_paused_again_runs_the_remaining_events_later() -> None:
     kernel, owner = Kernel("seed"), Owner("n1")
     ran = list[int]()
 
@@ -87,7 +87,7 @@ def test_who_stands_still_again_in_the_midst_of_what_came_meanwhile_does_the_res
     assert ran == [100, 200, 200]
 
 
-def test_what_the_last_lines_of_a_process_begin_never_runs() -> None:
+def test_task_started_while_a_process_ends_never_runs() -> None:
     begun = list[str]()
 
     async def other() -> None:

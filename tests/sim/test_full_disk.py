@@ -1,4 +1,4 @@
-"""A full simulated disk refuses what a real one refuses, as it does, and keeps what was there."""
+"""A full simulated disk refuses the same writes as a real one, and keeps the earlier content."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def half_of_them() -> float:
     return 0.5
 
 
-def test_a_file_gets_half_of_what_is_written_and_names_still_change() -> None:
+def test_full_disk_writes_half_of_the_bytes_but_allows_renames() -> None:
     disk = Disk(half_of_them)
     folder = disk.plug().path("/data")
     disk.full = True
@@ -39,8 +39,8 @@ def test_a_file_gets_half_of_what_is_written_and_names_still_change() -> None:
     assert (folder / "a").read_bytes() == b"12345678"
 
 
-def test_a_node_keeps_its_promises_on_a_full_disk() -> None:
-    """Else it could acknowledge no version, and operations that give it room would wait for it."""
+def test_node_keeps_its_promises_on_a_full_disk() -> None:
+    """Otherwise it could acknowledge no version, and operations that give it room would wait for it."""
     disk = Disk(half_of_them)
     folder = cast(Path, disk.plug().path("/data"))
     boot(folder, "n1", "demo")
@@ -62,7 +62,7 @@ def refusal(connection: sqlite3.Connection) -> tuple[type[sqlite3.Error], int, s
     return type(error), error.sqlite_errorcode, str(error), connection.in_transaction
 
 
-def test_what_is_written_over_needs_no_room() -> None:
+def test_overwrite_needs_no_room() -> None:
     disk = Disk(half_of_them)
     path = disk.plug().path("/data/a")
     with path.open("wb") as file:
@@ -76,7 +76,7 @@ def test_what_is_written_over_needs_no_room() -> None:
     assert path.read_bytes() == b"1234abcd"
 
 
-def test_sqlite_says_so_as_it_does_on_a_real_disk_and_undoes_the_transaction(
+def test_sqlite_on_a_full_disk_fails_like_on_a_real_disk(
     tmp_path: Path,
 ) -> None:
     real = sqlite3.connect(tmp_path / "store.sqlite", isolation_level=None)

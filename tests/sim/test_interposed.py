@@ -46,7 +46,7 @@ ABSENT = {os: REAL[os], socket: REAL[socket]}
 
 
 def _rooms() -> set[str]:
-    """Where the linter refuses ``from time import ...``."""
+    """Return the folders where the linter refuses ``from time import ...``."""
     ignored = tomllib.loads(PAGE.read_text())["tool"]["ruff"]["lint"]["per-file-ignores"]
     (rooms,) = (files for files, rules in ignored.items() if rules == ["ICN003"])
     return {*rooms.partition("{")[2].partition("}")[0].split(",")}
@@ -93,7 +93,7 @@ def _leaks() -> list[str]:
     ]
 
 
-def test_no_simulated_module_holds_what_is_real_by_another_name() -> None:
+def test_simulated_module_has_no_real_object_under_another_name() -> None:
     with interposed(Current(Nobody(0)), "leaks"):
         assert _leaks() == []
 
@@ -114,7 +114,7 @@ def test_no_simulated_module_holds_what_is_real_by_another_name() -> None:
         "    at: float = dataclasses.field(default_factory=time.time)",
     ],
 )
-def test_a_real_thing_by_another_name_is_found(
+def test_real_object_under_another_name_is_found(
     source: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     module = types.ModuleType("stele.node.planted")
@@ -125,7 +125,7 @@ def test_a_real_thing_by_another_name_is_found(
     assert found.startswith("stele.node.planted: ")
 
 
-def test_what_stands_in_for_a_module_gives_nothing_real() -> None:
+def test_replacement_of_a_module_exposes_nothing_real() -> None:
     """A replacement forwards unknown names to the module, which may have clocks and randomness."""
     module, real = types.ModuleType("stele.node.planted"), _real()
     for held in REAL.keys() - ABSENT.keys():
@@ -136,7 +136,7 @@ def test_what_stands_in_for_a_module_gives_nothing_real() -> None:
             given = [
                 f"{held.__name__}.{name}"
                 for held in REAL.keys() - ABSENT.keys()
-                if held is not random  # seeded for as long as that holds
+                if held is not random  # seeded during the simulation
                 for name in REAL[held]
                 if id(getattr(getattr(module, held.__name__), name, None)) in real
             ]
@@ -145,7 +145,7 @@ def test_what_stands_in_for_a_module_gives_nothing_real() -> None:
     assert given == []
 
 
-def test_rates_go_by_the_clock_of_who_runs() -> None:
+def test_rates_use_the_clock_of_the_running_process() -> None:
     nobody = Nobody(0)
     kernel = Kernel("rates")
     nobody.clock = Clock(kernel)
@@ -155,8 +155,8 @@ def test_rates_go_by_the_clock_of_who_runs() -> None:
         assert Rates(1.0)._clock() - told_s == 7.0
 
 
-def test_each_room_that_the_simulator_runs_is_one_that_the_linter_knows() -> None:
-    """Run in a separate process: this one may have imported more."""
+def test_every_simulated_folder_is_known_to_the_linter() -> None:
+    """A separate process runs this: the current one may have imported more."""
     code = "import sys; from stele_simulator.processes import run; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     parts = [name.split(".") for name in done.stdout.split() if name.startswith(OURS)]

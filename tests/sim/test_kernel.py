@@ -3,7 +3,7 @@
 from stele_simulator.kernel import Clock, Future, Kernel, Owner, Task, us
 
 
-def test_events_run_in_the_order_of_time_and_then_of_making() -> None:
+def test_events_run_in_order_of_time_and_then_of_creation() -> None:
     kernel, seen = Kernel("seed"), list[str]()
     kernel.at(20, None, seen.append, "c")
     kernel.at(10, None, seen.append, "a")
@@ -12,7 +12,7 @@ def test_events_run_in_the_order_of_time_and_then_of_making() -> None:
     assert seen == ["a", "b", "c"]
 
 
-def test_a_paused_process_does_everything_later_and_in_order() -> None:
+def test_paused_process_runs_events_later_and_in_order() -> None:
     kernel, owner, seen = Kernel("seed"), Owner("p"), list[str]()
     owner.paused_until_us = 50
     kernel.at(10, owner, seen.append, "a")
@@ -25,7 +25,7 @@ def test_a_paused_process_does_everything_later_and_in_order() -> None:
     assert seen == ["a", "b", "c"]
 
 
-def test_a_crash_drops_timers_but_mail_finds_the_next_incarnation() -> None:
+def test_crash_drops_timers_but_mail_reaches_the_next_incarnation() -> None:
     kernel, owner, seen = Kernel("seed"), Owner("p"), list[str]()
     kernel.at(10, owner, seen.append, "timer")
     kernel.deliver(10, owner, seen.append, "mail")
@@ -34,7 +34,7 @@ def test_a_crash_drops_timers_but_mail_finds_the_next_incarnation() -> None:
     assert seen == ["mail"]
 
 
-def test_a_task_of_a_crashed_process_never_goes_on() -> None:
+def test_task_of_a_crashed_process_never_continues() -> None:
     kernel, owner, seen = Kernel("seed"), Owner("p"), list[str]()
     future = Future[str]()
 
@@ -48,7 +48,7 @@ def test_a_task_of_a_crashed_process_never_goes_on() -> None:
     assert kernel.now_us == 0
 
 
-def test_clocks_are_wrong_each_in_its_way() -> None:
+def test_clocks_drift_and_skew_independently() -> None:
     kernel = Kernel("seed")
     kernel.run_until(us(100))
     assert Clock(kernel, drift_ppm=1000).monotonic_s() == 100.1

@@ -1,7 +1,7 @@
 """Each planted bug is found by the run or the story on record, ``mutants.json``.
 
-If the recorded run no longer finds its bug, the bug is hunted, which takes long.
-A warning then says how to renew the record.
+If the recorded run no longer finds its bug, the bug is hunted, which takes long. A warning then states how to
+renew the record.
 """
 
 import re
@@ -31,7 +31,7 @@ UNBREAKABLE = {"6"}
 RENEW = "`python -m tests.sim.record` finds a run for it and writes the record"
 
 
-def test_each_rule_has_a_planted_bug_or_a_test() -> None:
+def test_every_rule_has_a_planted_bug_or_a_test() -> None:
     section = PAGE.read_text().partition("### A planted bug for each rule")[2].partition("\n## ")[0]
     found = re.findall(r"^\| ([ACDIS]?\d+) \| [^|]* \| (.*) \|$", section, re.MULTILINE)
     rows = dict(found)
@@ -80,8 +80,8 @@ def test_every_planted_bug_is_on_record() -> None:
     assert {*BY_STORIES} == {name for name, bug in PLANTED.items() if bug.found_by == STORY}
 
 
-def test_planted_bugs_are_undone_when_their_patch_is_left() -> None:
-    """Planting raises where a bug is still in its place; afterwards a seed runs as before."""
+def test_planted_bugs_are_removed_with_their_patch() -> None:
+    """A second plant raises if a bug is still in place. Afterwards a seed runs as before."""
     quiet = Disaster(seed=3)
     before = run_disaster_scenario(quiet).trace_hash
     for _ in range(2):
@@ -91,7 +91,7 @@ def test_planted_bugs_are_undone_when_their_patch_is_left() -> None:
     assert run_disaster_scenario(quiet).trace_hash == before
 
 
-def test_a_bug_that_would_only_break_the_call_is_not_planted() -> None:
+def test_bug_that_would_only_break_the_call_is_not_planted() -> None:
     """Any test would find it, so that it would prove nothing."""
     with Patch() as patch, pytest.raises(TypeError, match="out of date"):
         patch.attribute(Patch, "item", lambda patch, table: None)

@@ -1,4 +1,4 @@
-"""The checker of decisions in parts goes by the epochs before a commit, and not by what an image has staged."""
+"""The checker of decisions in parts uses the epochs before a commit instead of the staged image."""
 
 import pytest
 
@@ -37,7 +37,7 @@ def _checked(checks: PartChecks, image: Image, *facts: AnyFact) -> Image:
     return after
 
 
-def test_parts_and_their_commit_are_what_was_decided() -> None:
+def test_parts_and_their_commit_equal_the_decision() -> None:
     checks = PartChecks()
     image = _checked(checks, _checked(checks, EMPTY, _part(0, ONE)), _part(1, TWO))
     commit = _after(image, PartsCommitted("s", 2), SettingChanged("three", "3"))
@@ -45,13 +45,13 @@ def test_parts_and_their_commit_are_what_was_decided() -> None:
     checks.check(image, evolve(image, commit), commit)
 
 
-def test_nothing_is_true_by_a_part() -> None:
+def test_part_without_its_commit_must_change_nothing() -> None:
     epoch = _after(EMPTY, _part(0, ONE))
     with pytest.raises(Violation, match="features changed"):
         PartChecks().check(EMPTY, apply_facts(evolve(EMPTY, epoch), (ONE,)), epoch)
 
 
-def test_a_commit_makes_true_what_is_in_its_own_parts_alone() -> None:
+def test_commit_may_apply_only_its_own_parts() -> None:
     checks = PartChecks()
     image = _checked(checks, EMPTY, _part(0, ONE))
     commit = _after(image, PartsCommitted("s", 1))
@@ -59,14 +59,14 @@ def test_a_commit_makes_true_what_is_in_its_own_parts_alone() -> None:
         checks.check(image, apply_facts(evolve(image, commit), (TWO,)), commit)
 
 
-def test_nothing_comes_between_parts_and_their_commit() -> None:
+def test_parts_and_their_commit_must_be_consecutive() -> None:
     checks = PartChecks()
     image = _checked(checks, _checked(checks, EMPTY, _part(0, ONE)), TWO)
     with pytest.raises(Violation, match="follows the 1 parts that it commits"):
         checks.decided(_after(image, PartsCommitted("s", 1)))
 
 
-def test_the_record_of_a_command_has_room_and_what_is_refused_has_none() -> None:
+def test_record_of_a_command_must_fit_the_size_limit() -> None:
     check_size(_after(EMPTY, ONE), 5001, 5000)
     with pytest.raises(Violation, match="has 5001"):
         check_size(_after(EMPTY, ONE, request_id="r"), 5001, 5000)

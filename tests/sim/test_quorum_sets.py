@@ -21,7 +21,7 @@ MOVE = (BEFORE, BOTH_READ_OLD, BOTH_READ_NEW, AFTER)
 FEWER: Sides = (("a", "b"), ("a", "b", "c", "d", "e"), ("c", "d", "e"))
 
 
-def test_neighbours_of_a_move_meet() -> None:
+def test_quorums_of_adjacent_steps_intersect() -> None:
     for one, two in pairwise(MOVE):
         assert quorums_meet(one, two)
         assert quorums_meet(two, one)
@@ -35,12 +35,12 @@ def test_neighbours_of_a_move_meet() -> None:
         (BEFORE, (("a", "d"), ("a", "d"), ())),
     ],
 )
-def test_what_lies_further_apart_does_not(written: Sides, read: Sides) -> None:
+def test_quorums_of_distant_steps_do_not_intersect(written: Sides, read: Sides) -> None:
     assert not quorums_meet(written, read)
 
 
 @pytest.mark.parametrize("sides", [*MOVE, FEWER, ((), (), ()), (("a",), ("a",), ())])
-def test_production_asks_for_a_majority(sides: Sides) -> None:
+def test_production_requires_a_majority(sides: Sides) -> None:
     assert asks_for_another_number(sides) == ""
 
 
@@ -52,8 +52,8 @@ def _of_all_writers(answered: Set[str], row: RangeReplicas) -> bool:
     return len(answered & {*row.writes}) >= quorum_of(len(row.writes))
 
 
-def _nobody(answered: Set[str], row: RangeReplicas) -> bool:
-    """No two quorums of those that never come about fail to meet."""
+def _never(answered: Set[str], row: RangeReplicas) -> bool:
+    """Never accept an answer. Quorums that never complete all intersect."""
     return False
 
 
@@ -66,10 +66,10 @@ def _nobody(answered: Set[str], row: RangeReplicas) -> bool:
         lambda patch: patch.function(quorum_of, _half),
         lambda patch: patch.function(write_satisfied, _of_all_writers),
         lambda patch: patch.function(read_satisfied, _of_all_writers),
-        lambda patch: patch.function(read_satisfied, _nobody),
+        lambda patch: patch.function(read_satisfied, _never),
     ],
 )
-def test_other_rules_are_noticed(plant: Callable[[Patch], None]) -> None:
+def test_other_quorum_rules_are_noticed(plant: Callable[[Patch], None]) -> None:
     sides: Sides = (("a", "b", "c", "d"), ("a", "b", "c", "d", "e"), ("b", "c", "d", "e"))
     assert asks_for_another_number(sides) == ""
     with Patch() as patch:

@@ -1,4 +1,4 @@
-"""Losses without a recovery: the epochs that the operator gave up by choosing the other history."""
+"""Losses without a recovery: epochs that the operator gave up when it chose the other history."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def asked(taken: str) -> Asked:
     return found
 
 
-def test_what_the_history_lacks_that_was_taken_is_given_up_where_the_log_goes_on_from_it() -> None:
+def test_epochs_missing_in_the_taken_history_are_given_up() -> None:
     recoveries = witness()
     recoveries.asks(asked("cu1"))
     assert recoveries.gave_up(LOST, LINES[LATER].keys())
@@ -39,7 +39,7 @@ def test_what_the_history_lacks_that_was_taken_is_given_up_where_the_log_goes_on
     assert not recoveries.gave_up(LATER, LINES[LOST].keys()), "another one went on"
 
 
-def test_nothing_is_given_up_by_who_was_not_asked_to_choose() -> None:
+def test_nothing_is_given_up_without_a_choice() -> None:
     recoveries = witness()
     recoveries.asks(asked(""))
     assert not recoveries.gave_up(LOST, LINES[LATER].keys())
@@ -47,7 +47,7 @@ def test_nothing_is_given_up_by_who_was_not_asked_to_choose() -> None:
 
 
 def hurt(went_on_s: float) -> RecoveryWitness:
-    """The topic loses what cu1 has read, and another process continues in its place after this time."""
+    """Return a witness after the topic lost what cu1 has read. Another process continued after this time."""
     recoveries = witness()
     world: Any = recoveries._world
     cu1 = SimpleNamespace(name="cu1", kills=0, alive=True, image=SimpleNamespace(state_id=LOST))
@@ -60,7 +60,7 @@ def hurt(went_on_s: float) -> RecoveryWitness:
     return recoveries
 
 
-def test_what_others_went_on_without_is_passed_over_once_who_has_it_was_started_again() -> None:
+def test_epochs_are_passed_over_once_their_only_holder_restarted() -> None:
     recoveries = hurt(went_on_s=1.0)
     assert not recoveries.was_passed_over(LOST), "cu1 stands still, and tells of it"
     recoveries._world.machines["cu1"].kills += 1
@@ -69,7 +69,7 @@ def test_what_others_went_on_without_is_passed_over_once_who_has_it_was_started_
 
 
 @pytest.mark.parametrize("went_on_s", [NOTICED_S + 1])
-def test_nothing_is_passed_over_by_who_has_had_the_time_to_notice(went_on_s: float) -> None:
+def test_epochs_are_not_passed_over_after_the_time_to_notice(went_on_s: float) -> None:
     recoveries = hurt(went_on_s)
     recoveries._world.machines["cu1"].kills += 1
     assert not recoveries.was_passed_over(LOST)

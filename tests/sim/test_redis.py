@@ -1,4 +1,4 @@
-"""The session guard's scripts do in the simulated Redis what they do in a real one."""
+"""The session guard's scripts have the same effect in the simulated Redis as in a real one."""
 
 from collections.abc import AsyncIterator
 from random import Random
@@ -20,7 +20,7 @@ LOGS = ("0" * 31 + "1", "0" * 31 + "2")
 
 
 class Simulated:
-    """One server, a while after its beginning."""
+    """A simulated server, a while after its start."""
 
     def __init__(self) -> None:
         self._kernel = kernel = Kernel("redis")
@@ -38,7 +38,7 @@ class Simulated:
 
 
 class Real:
-    """A key in a real one."""
+    """A key in a real server."""
 
     def __init__(self, redis: Redis, cluster: str) -> None:
         self._redis = redis
@@ -59,7 +59,7 @@ async def redis(redis_url: str) -> AsyncIterator[Redis]:
 
 
 async def write(there: Simulated | Real, cluster: str, chosen: dict[str, Any]) -> ScriptAnswer:
-    """One write; its proof is so much younger than Redis's time."""
+    """Run one write. Its proof is older than Redis's time by the chosen difference."""
     keys = guard_key(cluster), nodes_key(cluster)
     now_ms, _, _ = await there.eval(_READ, 1, keys[0], session_field("s1"))
     vacancy = there.vacancy if chosen["names_vacancy"] else ""
@@ -87,7 +87,7 @@ def choices(seed: int) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("seed", range(3))
-async def test_scripts_answer_and_show_the_same(redis: Redis, seed: int) -> None:
+async def test_scripts_give_equal_answers_and_states(redis: Redis, seed: int) -> None:
     cluster = f"contract-{seed}"
     both: tuple[Simulated | Real, ...] = Simulated(), Real(redis, cluster)
     results = set[str]()
@@ -106,7 +106,7 @@ async def test_scripts_answer_and_show_the_same(redis: Redis, seed: int) -> None
     assert results >= {"written", "vacant", "overtaken", "proved_already", "too_late"}
 
 
-def test_a_replica_that_takes_over_lacks_the_last_writes() -> None:
+def test_replica_that_takes_over_lacks_the_last_writes() -> None:
     there = Simulated()
     server = there.server
     write_field = "redis.call('HSET', KEYS[1], 'a', ARGV[1])"

@@ -1,4 +1,4 @@
-"""The check of registers against a search through all orders, on histories of real overlaps."""
+"""The check of registers compared with a search through all orders, on histories of real overlaps."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def _read(began: float, ended: float, value: str | None) -> DataOp:
 
 
 def _is_linearizable(operations: list[DataOp]) -> bool:
-    """By trying every order, and for each unknown write also that it never happened."""
+    """Try every order, and every subset of the unknown writes."""
     unknown = [op for op in operations if not op.known]
     sure = [op for op in operations if op.known]
     read = {op.value for op in operations if not op.write}
@@ -61,7 +61,7 @@ def _explains(order: tuple[DataOp, ...]) -> bool:
 
 @st.composite
 def _histories(draw: st.DrawFn) -> list[DataOp]:
-    """Up to six operations with distinct moments; reads name any value, written or none."""
+    """Return up to six operations with distinct times. Reads return any value, written or not."""
     count = draw(st.integers(1, 6))
     moments = draw(st.permutations(range(2 * count)))
     writes = draw(st.integers(1, count))
@@ -82,7 +82,7 @@ def _histories(draw: st.DrawFn) -> list[DataOp]:
 @example([_write(0, 9, "a"), _read(1, 2, "a"), _read(3, 4, None)])
 @example([_write(0, 1, "a", known=False), _read(2, 3, None), _read(4, 5, "a")])
 @example([_write(0, 5, "a"), _write(1, 6, "b"), _read(7, 8, "a"), _read(9, 10, "b")])
-def test_it_finds_exactly_what_no_order_explains(operations: list[DataOp]) -> None:
+def test_check_finds_exactly_the_histories_without_a_legal_order(operations: list[DataOp]) -> None:
     possible = _is_linearizable(operations)
     if possible:
         assert check_registers(operations) <= len(operations)
@@ -91,20 +91,20 @@ def test_it_finds_exactly_what_no_order_explains(operations: list[DataOp]) -> No
             check_registers(operations)
 
 
-def test_a_value_that_nobody_wrote() -> None:
+def test_value_that_was_never_written_is_found() -> None:
     with pytest.raises(Violation, match="never written"):
         check_registers([_write(0, 1, "a"), _read(2, 3, "b")])
 
 
-def test_a_write_that_surely_failed_may_not_be_read() -> None:
+def test_failed_write_may_not_be_read() -> None:
     refused = msgspec.structs.replace(_write(0, 1, "a"), done=False)
     assert check_registers([refused]) == 0
     with pytest.raises(Violation, match="never written"):
         check_registers([refused, _read(2, 3, "a")])
 
 
-def test_a_long_history_takes_one_pass() -> None:
-    """Sequential writes and reads, and one stale read in the middle of thousands."""
+def test_long_history_takes_one_pass() -> None:
+    """It has sequential writes and reads, and one stale read among thousands."""
     operations: list[DataOp] = []
     for number in range(5000):
         operations.append(_write(4 * number, 4 * number + 1, f"v{number}"))
@@ -115,7 +115,7 @@ def test_a_long_history_takes_one_pass() -> None:
         check_registers([*operations, stale])
 
 
-def test_keys_do_not_mix() -> None:
+def test_keys_are_checked_separately() -> None:
     one = _write(0, 1, "a")
     other = msgspec.structs.replace(_read(2, 3, None), key="other")
     assert check_registers([one, other]) == 2

@@ -18,7 +18,7 @@ from stele_simulator.processes.world import World
 
 
 def _is_refused(folder: Path) -> Exception:
-    """It had read its log to the end before the feature was enabled, and announces itself after that."""
+    """Return the error of a node that read its log before the feature was enabled and then announces itself."""
     features = msgspec.structs.replace(EMPTY.features, enabled=(FEATURE,))
     image = msgspec.structs.replace(EMPTY, features=features)
     refused = check_build(image, "node 'n1'", tuple(sorted(OLDER.features)), OLDER.release)
@@ -41,7 +41,7 @@ def _says_nothing_more(folder: Path) -> Exception:
     ("ends", "says"),
     [(_is_refused, True), (_has_it_on_its_disk, True), (_says_nothing_more, False)],
 )
-def test_a_node_that_ends_for_want_of_a_feature_says_what_to_do(
+def test_node_that_lacks_a_feature_must_explain_the_remedy(
     ends: Callable[[Path], Exception],
     says: bool,
     tmp_path: Path,

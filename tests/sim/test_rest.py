@@ -1,4 +1,4 @@
-"""Actions of the simulated operator for a cluster that is stuck, and observations meanwhile."""
+"""Actions of the simulated operator for a stuck cluster, and the observations meanwhile."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ Play = Callable[[World], None]
 
 @pytest.fixture
 def played(monkeypatch: pytest.MonkeyPatch) -> Callable[[Disaster, Play], Result]:
-    """The result of a scenario in whose founded world this is done, instead of all else."""
+    """Return the result of a scenario that runs only ``play`` in its founded world."""
 
     def run_it(scenario: Disaster, play: Play) -> Result:
         def founded(world: World) -> None:
@@ -66,10 +66,10 @@ def _ask(world: World, command: commands.AnyCommand) -> None:
     world.mover.spawn(world.mover.ask(world.mover.envelope(command)))
 
 
-def test_balancing_is_switched_on_when_nobody_gets_well_without_it(
+def test_operator_switches_balancing_on_if_the_cluster_is_stuck(
     played: Callable[[Disaster, Play], Result],
 ) -> None:
-    """A merge waits for it, the removal of a dead node for the merge, and a new node for that one's address."""
+    """A merge waits for it, the removal of a dead node for the merge, and a new node for its address."""
 
     def play(world: World) -> None:
         def off(_: World) -> str:
@@ -77,7 +77,7 @@ def test_balancing_is_switched_on_when_nobody_gets_well_without_it(
 
         _ask(world, commands.SwitchBalancingOff(""))
         _until(world, lambda: bool(off(world)), "balancing is switched off")
-        rest._until(world, Operator(world), off, "somebody has switched it on")
+        rest._until(world, Operator(world), off, "balancing is on")
 
     result = played(msgspec.structs.replace(QUIET, tablets=4), play)
     assert result.passed, result.failure
@@ -101,7 +101,7 @@ def _another_takes_its_place(world: World, dead: NodeMachine) -> None:
     assert dead.replaces == dead.name
 
 
-def test_a_dead_node_is_replaced_that_was_the_only_one_of_its_rack(
+def test_dead_only_node_of_a_rack_is_replaced(
     played: Callable[[Disaster, Play], Result],
 ) -> None:
     """The balancer cancels its removal, since no node can take its tablets."""
@@ -122,7 +122,7 @@ def test_a_dead_node_is_replaced_that_was_the_only_one_of_its_rack(
     assert result.passed, result.failure
 
 
-def test_a_dead_node_is_replaced_that_is_the_last_of_a_rack_which_a_keyspace_names(
+def test_dead_last_node_of_a_named_rack_is_replaced(
     played: Callable[[Disaster, Play], Result],
 ) -> None:
     """Its removal is rejected with that reason: no node may use its address before it is replaced."""
@@ -148,10 +148,10 @@ def test_a_dead_node_is_replaced_that_is_the_last_of_a_rack_which_a_keyspace_nam
     assert result.passed, result.failure
 
 
-def test_the_dead_come_back_when_who_came_in_their_place_is_rejected(
+def test_dead_node_returns_if_its_replacement_is_rejected(
     played: Callable[[Disaster, Play], Result],
 ) -> None:
-    """Also when the new one does not know it yet: with its folder deleted, no node would have that address."""
+    """The new node does not know it yet: with its folder deleted, no node would have that address."""
 
     def play(world: World) -> None:
         node, witness = world.nodes[0], world.witness
@@ -174,7 +174,7 @@ def test_the_dead_come_back_when_who_came_in_their_place_is_rejected(
     assert result.passed, result.failure
 
 
-def test_a_replica_that_is_off_is_replaced_once_a_coordinator_was_there_for_long_enough(
+def test_absent_replica_is_replaced_after_a_stable_coordinator_term(
     played: Callable[[Disaster, Play], Result], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The run waits for that: a coordinator that has just started, or receives no records, ignores silence."""
@@ -196,10 +196,10 @@ def test_a_replica_that_is_off_is_replaced_once_a_coordinator_was_there_for_long
     assert result.passed, result.failure
 
 
-def test_the_dead_are_removed_while_a_restore_waits_for_tablets_that_they_alone_have(
+def test_dead_nodes_are_removed_while_a_restore_waits_for_their_tablets(
     played: Callable[[Disaster, Play], Result],
 ) -> None:
-    """No other process can end it: it neither continues nor fails before."""
+    """No other process can end the restore: it neither continues nor fails before."""
 
     def play(world: World) -> None:
         witness = world.witness
@@ -231,7 +231,7 @@ def test_the_dead_are_removed_while_a_restore_waits_for_tablets_that_they_alone_
     assert result.passed, result.failure
 
 
-def test_images_are_compared_when_everybody_has_the_newest_epoch(
+def test_images_are_compared_once_all_have_the_newest_epoch(
     played: Callable[[Disaster, Play], Result], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A repeated request may arrive while the past is read."""
@@ -247,7 +247,7 @@ def test_images_are_compared_when_everybody_has_the_newest_epoch(
     assert result.passed, result.failure
 
 
-def test_a_recovery_that_died_with_its_log_is_given_up_for_what_others_hold(
+def test_recovery_that_died_with_its_log_is_given_up_for_other_histories(
     played: Callable[[Disaster, Play], Result],
 ) -> None:
     """Two replicas are unavailable, and the third, which is behind, dies before its snapshot is written."""
@@ -289,7 +289,7 @@ def test_a_recovery_that_died_with_its_log_is_given_up_for_what_others_hold(
 
 
 @pytest.mark.parametrize(("others_are_behind", "recoveries"), [(False, 1), (True, 2)])
-def test_a_recovery_goes_on_without_the_disk_of_who_wrote_it(
+def test_recovery_continues_without_the_disk_of_its_writer(
     played: Callable[[Disaster, Play], Result], *, others_are_behind: bool, recoveries: int
 ) -> None:
     """The others complete it if they hold the last epoch of the old log; else the operator recovers again.
@@ -331,7 +331,7 @@ def test_a_recovery_goes_on_without_the_disk_of_who_wrote_it(
     assert result.passed, result.failure
 
 
-def test_who_waits_for_the_place_of_one_that_was_removed_joins(
+def test_join_waiting_for_a_removed_nodes_address_proceeds(
     played: Callable[[Disaster, Play], Result],
 ) -> None:
     def play(world: World) -> None:
@@ -356,7 +356,7 @@ def test_who_waits_for_the_place_of_one_that_was_removed_joins(
     assert result.passed, result.failure
 
 
-def test_a_refusal_to_serve_is_judged_by_the_log_of_then(
+def test_refusal_to_serve_is_checked_against_the_log_of_its_time(
     played: Callable[[Disaster, Play], Result],
 ) -> None:
     """Lost epochs may have returned with a recovery."""
@@ -378,10 +378,10 @@ def test_a_refusal_to_serve_is_judged_by_the_log_of_then(
     assert started == [ZERO]
 
 
-def test_requests_end_with_a_process_that_ends_by_itself(
+def test_requests_end_with_a_process_that_stops(
     played: Callable[[Disaster, Play], Result],
 ) -> None:
-    """The next one is not blamed for them."""
+    """They do not count for the next process."""
 
     def play(world: World) -> None:
         world.callers_work = False
@@ -400,7 +400,7 @@ def test_requests_end_with_a_process_that_ends_by_itself(
     assert result.passed, result.failure
 
 
-def test_a_recovery_goes_on_from_what_a_process_read_before_it_noticed_that_the_topic_went_back(
+def test_recovery_continues_from_epochs_read_before_a_rollback_was_noticed(
     played: Callable[[Disaster, Play], Result],
 ) -> None:
     def play(world: World) -> None:

@@ -1,4 +1,4 @@
-"""Two coordinators that both consider themselves elected, without knowing the other's claim."""
+"""Two coordinators that both assume to be elected, without knowing the other's claim."""
 
 import pytest
 
@@ -20,7 +20,7 @@ def rivals() -> Disaster:
     return Disaster(seed=2, actions=actions)
 
 
-def test_of_two_that_claim_one_term_one_is_refused(rivals: Disaster) -> None:
+def test_one_of_two_claims_of_a_term_is_refused(rivals: Disaster) -> None:
     lines = list[str]()
     result = run_disaster_scenario(rivals, lines.append)
     assert result.passed, result.failure
@@ -30,7 +30,7 @@ def test_of_two_that_claim_one_term_one_is_refused(rivals: Disaster) -> None:
         assert any(refused in line for line in lines)
 
 
-def test_a_term_that_two_get_is_noticed(rivals: Disaster) -> None:
+def test_term_with_two_holders_is_noticed(rivals: Disaster) -> None:
     with Patch() as patch:
         PLANTED["term_is_claimed_twice"].plant(patch)
         failure = run_disaster_scenario(rivals).failure
@@ -39,7 +39,7 @@ def test_a_term_that_two_get_is_noticed(rivals: Disaster) -> None:
     assert "has one holder for good" in failure.expected
 
 
-def test_a_tenth_of_the_disasters_has_rivals() -> None:
+def test_tenth_of_the_disasters_has_rivals() -> None:
     scenarios = [make_disaster(seed) for seed in range(SEEDS)]
     having = [each for each in scenarios if any(a.kind == RIVALS for a in each.actions)]
     assert SEEDS / 20 < len(having) < SEEDS / 6

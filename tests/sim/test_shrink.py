@@ -17,8 +17,8 @@ BUG = "one_ack_is_a_quorum"
 MOST_RUNS = 40
 
 
-def test_a_planted_bug_is_shrunk_to_what_it_needs() -> None:
-    """A write that one replica alone has takes neither a lost log, nor a fault, nor a request."""
+def test_planted_bug_is_shrunk_to_its_necessary_parts() -> None:
+    """A write on only one replica needs no lost log, fault or request."""
     scenario = make_disaster(read_record()[BUG]["seed"])
     with Patch() as patch:
         PLANTED[BUG].plant(patch)

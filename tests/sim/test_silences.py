@@ -1,4 +1,4 @@
-"""After minutes without brokers or coordinators no operation is undone and no node is excluded."""
+"""After minutes without brokers or coordinators no operation is rolled back and no node is excluded."""
 
 import pytest
 
@@ -24,7 +24,7 @@ from stele_simulator.scenario import Action
 
 
 def _run(seed: int, silence: Action, tablets: int = 0) -> tuple[str, str]:
-    """Return the invariant that failed and the fact that broke it; both are empty if none did."""
+    """Return the invariant that failed and the fact that broke it. Both are empty if none did."""
     result = run_disaster_scenario(
         Disaster(
             seed=seed,
@@ -47,11 +47,11 @@ BROKERS_AWAY = Action(0.045, BROKERS, EVERYBODY, 54.0, 764977, EXCLUDE)
 """By this chance a node that leaves is streamed from when the brokers go away, and still when they are back."""
 
 
-def test_brokers_out_of_reach_undo_nothing() -> None:
+def test_unreachable_brokers_roll_nothing_back() -> None:
     assert _run(1, BROKERS_AWAY) == ("", "")
 
 
-def test_a_coordinator_that_counts_its_own_absence_is_found() -> None:
+def test_coordinator_that_counts_its_own_absence_is_found() -> None:
     with Patch() as patch:
         patch.attribute(StepContext, "counted_since", lambda self, from_s: from_s)
         invariant, found = _run(1, BROKERS_AWAY)
@@ -59,7 +59,7 @@ def test_a_coordinator_that_counts_its_own_absence_is_found() -> None:
     assert "undoes it" in found
 
 
-def test_a_table_snapshot_that_silence_undoes_is_found() -> None:
+def test_table_snapshot_rolled_back_by_silence_is_found() -> None:
     with Patch() as patch:
         change_operation(patch, RequestKind.TABLE_SNAPSHOT, ends_by_silence=True)
         invariant, found = _run(3, Action(0.02, BROKERS, "n2", 120.0, 3, SNAPSHOT), tablets=2)
@@ -71,5 +71,5 @@ def test_a_table_snapshot_that_silence_undoes_is_found() -> None:
 @pytest.mark.parametrize("kind", [BROKERS, STOPPED])
 @pytest.mark.parametrize("target", [EVERYBODY, COORDINATORS, "n1"])
 @pytest.mark.parametrize("asked", [LEAVE, REBUILD, ALTER, SNAPSHOT])
-def test_silence_undoes_nothing(kind: str, target: str, asked: str) -> None:
+def test_silence_rolls_nothing_back(kind: str, target: str, asked: str) -> None:
     assert _run(1, Action(0.02, kind, target, 120.0, 1, asked), tablets=2) == ("", "")

@@ -21,36 +21,32 @@ def understood(text: str) -> list[Sentence]:
 
 
 @pytest.mark.parametrize("path", sampled(STORIES, 6))
-def test_story_goes_as_it_is_written(path: Path) -> None:
+def test_story_runs_as_written(path: Path) -> None:
     tell(path)
 
 
 @pytest.mark.parametrize("sentence", SENTENCES, ids=[each.play.__name__ for each in SENTENCES])
-def test_a_sentence_as_it_is_shown_is_that_one_and_no_other(sentence: Sentence) -> None:
+def test_sentence_is_understood_only_as_itself(sentence: Sentence) -> None:
     assert sentence.shown and sentence.help
     for text in sentence.shown:
         assert understood(text) == [sentence], text
 
 
-def test_what_stories_say_is_understood_in_one_way_and_all_that_can_be_said_some_story_says() -> (
-    None
-):
+def test_every_sentence_of_stories_is_unambiguous_and_used() -> None:
     said = {line.text for path in STORIES for line in read_lines(path.read_text())}
     found = {text: understood(text) for text in said}
     assert {text: len(each) for text, each in found.items()} == dict.fromkeys(said, 1)
     assert {each.play for [each] in found.values()} == {each.play for each in SENTENCES}
 
 
-def test_what_a_coordinator_decides_that_wakes_in_an_old_term_would_count_if_terms_did_not() -> (
-    None
-):
+def test_decision_of_an_old_term_has_effects_if_terms_are_not_checked() -> None:
     with Patch() as patch, pytest.raises(Violation) as raised:
         PLANTED["term_is_not_checked"].plant(patch)
         tell(Path(__file__).parent / "stories" / "coordinator_wakes_deaf.txt")
     assert raised.value.invariant == "one coordinator has effects"
 
 
-def test_a_story_that_goes_otherwise_says_in_which_line(tmp_path: Path) -> None:
+def test_failing_story_names_its_line(tmp_path: Path) -> None:
     story = tmp_path / "wrong.txt"
     story.write_text(
         "cluster A@100 B@200 rf 1\nleave A\nuntil left_token_ring\nexpect A is normal\n"
@@ -59,7 +55,7 @@ def test_a_story_that_goes_otherwise_says_in_which_line(tmp_path: Path) -> None:
         tell(story)
 
 
-def test_a_sentence_that_nobody_understands_is_refused_with_the_page_that_lists_them(
+def test_unknown_sentence_is_refused_with_the_page_of_sentences(
     tmp_path: Path,
 ) -> None:
     story = tmp_path / "odd.txt"

@@ -1,4 +1,4 @@
-"""Sweeps: results of many runs, and the sweep without an end."""
+"""Sweeps: results of many runs, and the endless sweep."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SHORT = 142
 ENDS_S = 60.0
 
 
-def test_one_without_end_runs_the_same_seeds() -> None:
+def test_endless_sweep_runs_the_same_seeds() -> None:
     runs = endless(SHORT, 2)
     found = [*islice(runs, 2)]
     runs.close()
@@ -34,7 +34,7 @@ def test_one_without_end_runs_the_same_seeds() -> None:
     assert whole.epochs == sum(r.epochs for r in found) > 0
 
 
-def test_one_without_end_leaves_its_summary_when_it_is_ended(tmp_path: Path) -> None:
+def test_endless_sweep_prints_its_summary_when_interrupted(tmp_path: Path) -> None:
     command = [
         *(sys.executable, "-m", "stele.cli", "sim", "sweep", "--forever"),
         *("--seeds", f"{SHORT}..{SHORT}", "--jobs", "2"),

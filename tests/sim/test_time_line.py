@@ -34,7 +34,7 @@ QUIET = Disaster(seed=3)
 """Processes that nothing happens to."""
 
 
-def test_an_event_is_in_the_lanes_of_whom_it_names() -> None:
+def test_event_is_in_the_lanes_of_the_processes_that_it_names() -> None:
     events = events_of(TRACE)
     assert [event.lanes for event in events] == [
         (LOG,),
@@ -63,7 +63,7 @@ def ran() -> tuple[list[str], Result]:
     return lines, run_disaster_scenario(QUIET, show=lines.append)
 
 
-def test_a_page_has_a_mark_and_a_row_for_each_event(ran: tuple[list[str], Result]) -> None:
+def test_page_has_a_mark_and_a_row_for_each_event(ran: tuple[list[str], Result]) -> None:
     lines, result = ran
     page = time_line(lines, result)
     events = events_of(lines)
@@ -74,7 +74,7 @@ def test_a_page_has_a_mark_and_a_row_for_each_event(ran: tuple[list[str], Result
     assert "<script" not in page
 
 
-def test_names_are_text_and_a_failure_is_said(ran: tuple[list[str], Result]) -> None:
+def test_page_escapes_names_and_shows_the_failure(ran: tuple[list[str], Result]) -> None:
     failure = Failure(
         invariant="I6", expected="<i>no</i>", found="yes & no", at_s=2.25, before=(TRACE[3],)
     )
@@ -84,7 +84,7 @@ def test_names_are_text_and_a_failure_is_said(ran: tuple[list[str], Result]) -> 
     assert len(re.findall('class="failed"', page)) == 1
 
 
-def test_a_run_writes_it(
+def test_run_writes_its_page(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -97,7 +97,7 @@ def test_a_run_writes_it(
 
 
 @pytest.mark.parametrize("goes", [True, False])
-def test_a_story_has_a_page_too(
+def test_story_writes_its_page(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],

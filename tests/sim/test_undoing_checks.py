@@ -1,4 +1,4 @@
-"""Ranges on their way back must not move reads forward."""
+"""Ranges that are rolled back must not move reads forward."""
 
 from itertools import pairwise
 
@@ -13,7 +13,7 @@ replace = msgspec.structs.replace
 
 
 def _steps() -> list[tuple[Image, Image]]:
-    """A join of a fourth node to three, epoch by epoch."""
+    """Return the steps of a join of a fourth node to three, epoch by epoch."""
     history, world = three_nodes()
     history.apply(join(4))
     world.run()
@@ -22,7 +22,7 @@ def _steps() -> list[tuple[Image, Image]]:
 
 
 def _marked(image: Image) -> Image:
-    """As if what is open were being undone."""
+    """Return the image as if its open transitions were being rolled back."""
     topology = image.topology
     transitions = topology.transitions
     for name, each in transitions.items():
@@ -39,7 +39,7 @@ def _is_refused(before: Image, after: Image) -> bool:
     return False
 
 
-def test_a_step_that_moves_the_reads_of_a_marked_transition_is_found() -> None:
+def test_step_that_moves_reads_of_a_marked_transition_is_found() -> None:
     steps = _steps()
     for before, after in steps:
         check_goes_back(before, after)

@@ -1,4 +1,4 @@
-"""An operator of the live simulator waits for what it asked for, though its image is behind the answer."""
+"""An operator of the live simulator waits for its request although its image is behind the answer."""
 
 import asyncio
 
@@ -9,7 +9,7 @@ from stele_simulator.live.asker import see_finished
 from tests.domain.history import three_nodes
 
 
-async def test_a_request_that_the_image_does_not_have_yet_has_not_ended() -> None:
+async def test_request_missing_in_the_image_has_not_ended() -> None:
     images = [EMPTY]
     for epoch in three_nodes()[0].epochs:
         images.append(evolve(images[-1], epoch))

@@ -1,4 +1,4 @@
-"""Which reads are owed an answer: those that no fault can have hindered."""
+"""Reads that must be answered: those that no fault can have disturbed."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ OWED = [
 
 
 @pytest.mark.parametrize(("fault", "at"), HINDERED)
-def test_a_read_that_a_fault_may_have_hindered(fault: Hit, at: float) -> None:
+def test_read_that_a_fault_may_have_disturbed_may_fail(fault: Hit, at: float) -> None:
     assert check_availability([fault, read(at)]) == AnswersDue(0, 0)
 
 
 @pytest.mark.parametrize("fault", OWED)
-def test_a_read_that_nothing_hindered(fault: Hit) -> None:
+def test_undisturbed_read_must_be_answered(fault: Hit) -> None:
     began = 102.0
     with pytest.raises(Violation, match="which no fault has hit for 20 s, answers reads"):
         check_availability([fault, read(began)])

@@ -1,4 +1,4 @@
-"""A history that fits its log passes; each contradiction that a test plants in it is found."""
+"""A history that fits its log passes, and each planted contradiction is found."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Moment(TypedDict):
 
 
 class Run:
-    """The result of a run without faults, of which tests change a part."""
+    """The result of a run without faults. Tests change a part of it."""
 
     def __init__(self) -> None:
         self.history, driver = three_nodes()
@@ -136,7 +136,7 @@ def records(history: History) -> list[Record]:
 
 
 def shown(run: Run, at: int) -> int:
-    """The epoch that read number ``at`` gave."""
+    """Return the epoch that read number ``at`` returned."""
     return [r.epoch for r in run.records if isinstance(r, StateRead)][at]
 
 
@@ -144,7 +144,7 @@ def state_id(log: LogRead, epoch: int) -> str:
     return log.images[epoch].state_id.hex()
 
 
-def test_a_run_that_fits_its_log() -> None:
+def test_run_that_fits_its_log_passes() -> None:
     run = Run()
     checked = check_all(run.records, run.log, run.acks, run.rest)
     assert checked.epochs == run.log.image.epoch > run.first
@@ -154,7 +154,7 @@ def test_a_run_that_fits_its_log() -> None:
     assert checked.watched == checked.epochs
 
 
-def test_a_read_at_barrier_may_give_what_was_not_known_when_it_began() -> None:
+def test_read_at_barrier_may_return_a_state_older_than_a_concurrent_read() -> None:
     """Another client sees a newer epoch meanwhile: the older answer is correct, as the read began before."""
     run = Run()
     before = run.history.image
@@ -211,7 +211,7 @@ def _refusal(run: Run) -> Outcome:
 
 
 def _refused_yet_applied(run: Run) -> None:
-    """The refusal of one question given to another, which became an epoch."""
+    """Answer a command that became an epoch with the rejection of another command."""
     run.answer(0, applied=False, rejection=_refusal(run).rejection)
 
 
@@ -238,7 +238,7 @@ def _invented_read_at_barrier(run: Run) -> None:
 
 
 def _stale_read_at_barrier(run: Run) -> None:
-    """Older by one than what the read before it had shown."""
+    """Return a state one epoch older than that of the read before it."""
     old = shown(run, 0) - 1
     run.change(StateRead, 1, epoch=old, state_id=state_id(run.log, old))
 
@@ -257,7 +257,7 @@ def _stale_write_taken(run: Run) -> None:
     run.change(Probe, 0, code="ok")
 
 
-def _nobody_had_acknowledged(run: Run) -> None:
+def _missing_acknowledgements(run: Run) -> None:
     run.acks = run.acks[:1]
 
 
@@ -297,7 +297,7 @@ PLANTED: list[tuple[Callable[[Run], None], str, str]] = [
     (_invented_read_at_barrier, "I1", "shows a state of the log"),
     (_silent_metadata_log, "I10", "answers reads at level barrier"),
     (_stale_write_taken, "I6", "takes no write by a row older than"),
-    (_nobody_had_acknowledged, "I5", "have not"),
+    (_missing_acknowledgements, "I5", "have not"),
     (_acknowledged_too_late, "I5", "have not"),
     (_other_hash, "I1", "has hash"),
     (_process_behind, "I10", "has come to epoch"),
@@ -309,7 +309,9 @@ PLANTED: list[tuple[Callable[[Run], None], str, str]] = [
 @pytest.mark.parametrize(
     ("plant", "invariant", "text"), PLANTED, ids=[plant.__name__[1:] for plant, _, _ in PLANTED]
 )
-def test_a_planted_contradiction(plant: Callable[[Run], None], invariant: str, text: str) -> None:
+def test_planted_contradiction_is_found(
+    plant: Callable[[Run], None], invariant: str, text: str
+) -> None:
     run = Run()
     plant(run)
     with pytest.raises(Violation, match=text) as caught:

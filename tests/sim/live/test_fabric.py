@@ -1,4 +1,4 @@
-"""Proxies between real sockets: what is cut waits, what is not passes, each direction for itself."""
+"""Proxies between real sockets: cut connections wait, others pass, each direction independently."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ async def _soon(queue: asyncio.Queue[bytes]) -> bytes:
     return await asyncio.wait_for(queue.get(), SOON_S)
 
 
-async def test_what_nobody_disturbs_passes_and_ends() -> None:
+async def test_undisturbed_connection_passes_bytes_and_its_end() -> None:
     async with _line() as line:
         reader, writer = await _connect(line)
         writer.write(b"hello\n")
@@ -74,7 +74,7 @@ async def test_what_nobody_disturbs_passes_and_ends() -> None:
         writer.close()
 
 
-async def test_a_cut_holds_back_bytes_until_it_ends() -> None:
+async def test_cut_delays_bytes_until_it_ends() -> None:
     async with _line() as line:
         reader, writer = await _connect(line)
         writer.write(b"first\n")
@@ -90,7 +90,7 @@ async def test_a_cut_holds_back_bytes_until_it_ends() -> None:
         writer.close()
 
 
-async def test_one_direction_is_cut_and_the_other_not() -> None:
+async def test_one_direction_can_be_cut() -> None:
     async with _line() as line:
         reader, writer = await _connect(line)
         writer.write(b"first\n")
@@ -106,7 +106,7 @@ async def test_one_direction_is_cut_and_the_other_not() -> None:
         writer.close()
 
 
-async def test_a_new_connection_waits_for_the_end_of_a_cut() -> None:
+async def test_new_connection_waits_for_the_end_of_a_cut() -> None:
     async with _line() as line:
         line.fabric.impose([Rule(targets=frozenset({"b"}), cut=True)])
         _, writer = await _connect(line)
@@ -118,7 +118,7 @@ async def test_a_new_connection_waits_for_the_end_of_a_cut() -> None:
         writer.close()
 
 
-async def test_others_are_not_disturbed() -> None:
+async def test_cut_does_not_disturb_other_connections() -> None:
     async with _line("somebody") as line:
         line.fabric.impose([Rule(sources=frozenset({"a"}), cut=True)])
         _, writer = await _connect(line)
@@ -127,7 +127,7 @@ async def test_others_are_not_disturbed() -> None:
         writer.close()
 
 
-async def test_a_delay_delays_and_loses_nothing() -> None:
+async def test_delay_loses_nothing() -> None:
     async with _line() as line:
         line.fabric.impose([Rule(sources=frozenset({"a"}), delay_s=0.2)])
         _, writer = await _connect(line)
@@ -141,7 +141,7 @@ async def test_a_delay_delays_and_loses_nothing() -> None:
         writer.close()
 
 
-async def test_loss_sends_again_or_breaks_off_but_never_reorders() -> None:
+async def test_loss_resends_or_resets_but_never_reorders() -> None:
     async with _line() as line:
         line.fabric.impose([Rule(sources=frozenset({"a"}), loss=0.5)])
         broken = 0
@@ -163,7 +163,7 @@ async def test_loss_sends_again_or_breaks_off_but_never_reorders() -> None:
         assert broken < 6
 
 
-async def test_a_server_that_is_not_there_breaks_the_connection() -> None:
+async def test_missing_server_resets_the_connection() -> None:
     async def name_of(_: int) -> str:
         return "a"
 
@@ -176,7 +176,7 @@ async def test_a_server_that_is_not_there_breaks_the_connection() -> None:
     await fabric.close()
 
 
-async def test_a_connection_is_known_by_the_process_that_opened_it() -> None:
+async def test_connection_is_attributed_to_the_process_that_opened_it() -> None:
     ports: asyncio.Queue[int] = asyncio.Queue()
 
     async def serve(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -202,7 +202,7 @@ async def test_a_connection_is_known_by_the_process_that_opened_it() -> None:
         server.close()
 
 
-async def test_a_process_that_is_not_there_refuses_connections() -> None:
+async def test_refusing_process_keeps_open_connections() -> None:
     async with _line() as line:
         reader, writer = await _connect(line)
         writer.write(b"first\n")

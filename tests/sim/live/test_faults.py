@@ -1,4 +1,4 @@
-"""The plan of faults is a function of its seed, and never takes two brokers of three at once."""
+"""The plan of faults is a function of its seed, and never stops two of three brokers at once."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from stele_simulator.live.faults import BROKER_RECOVERY_S, FaultKind, Role, plan
 DURATION_S = 600.0
 
 
-def test_the_same_seed_gives_the_same_plan() -> None:
+def test_equal_seeds_give_equal_plans() -> None:
     assert plan(3, DURATION_S) == plan(3, DURATION_S) != plan(4, DURATION_S)
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_one_broker_at_a_time_and_nothing_after_the_end(seed: int) -> None:
+def test_brokers_fail_one_at_a_time_and_all_faults_end_in_time(seed: int) -> None:
     faults = plan(seed, DURATION_S)
     brokers = [fault for fault in faults if fault.role is Role.BROKER]
     assert len(faults) > 60 and len(brokers) > 2
@@ -25,13 +25,13 @@ def test_one_broker_at_a_time_and_nothing_after_the_end(seed: int) -> None:
     assert all(fault.at_s + fault.lasts_s <= DURATION_S for fault in faults)
 
 
-def test_ten_minutes_have_every_kind_and_role() -> None:
+def test_ten_minutes_contain_every_kind_and_role() -> None:
     faults = [fault for seed in range(3) for fault in plan(seed, DURATION_S)]
     assert {fault.kind for fault in faults} == set(FaultKind)
     assert {fault.role for fault in faults} == set(Role)
 
 
-def test_rules_say_who_is_cut_from_whom() -> None:
+def test_rules_cut_the_right_directions() -> None:
     faults = [fault for seed in range(3) for fault in plan(seed, DURATION_S)]
     by_kind = {fault.kind: fault for fault in faults}
 
@@ -47,7 +47,7 @@ def test_rules_say_who_is_cut_from_whom() -> None:
     assert not cut(FaultKind.ISOLATE, "n2", "n3")
 
 
-def test_without_brokers_all_others_still_reach_each_other() -> None:
+def test_processes_still_reach_each_other_without_brokers() -> None:
     fault = next(f for s in range(9) for f in plan(s, DURATION_S) if f.kind is FaultKind.NO_BROKER)
     rules = rules_of(fault, "", ["broker-1", "broker-2"], ["n1", "coordinator-1"])
 
@@ -60,7 +60,7 @@ def test_without_brokers_all_others_still_reach_each_other() -> None:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_long_faults_hit_services_and_nodes_one_after_the_other(seed: int) -> None:
+def test_long_faults_of_services_and_nodes_do_not_overlap(seed: int) -> None:
     long = [f for f in plan(seed, DURATION_S) if f.kind in (FaultKind.STOP, FaultKind.NO_BROKER)]
     assert all(fault.role not in (Role.BROKER, Role.REDIS) for fault in long)
     for one, two in pairwise(long):

@@ -50,39 +50,39 @@ def check(operations: list[DataOp], *truncations: Truncation) -> int:
     return sum(check_registers(part) for part in registers(operations, truncations))
 
 
-def test_pauses_lie_between_the_end_of_one_and_the_begin_of_the_next() -> None:
+def test_pauses_lie_between_two_truncations() -> None:
     inf = float("inf")
     found = pauses([truncated(5, 6), truncated(1, 2)])
     assert found == [Pause(-inf, -inf, 1), Pause(1, 2, 5), Pause(5, 6, inf)]
 
 
-def test_after_a_truncation_whose_end_nobody_saw_nothing_is_sure_until_the_next_is_done() -> None:
+def test_values_are_uncertain_after_a_truncation_with_an_unknown_end() -> None:
     lost = [write(1, 2, "a"), read(20, 21, None), read(22, 23, "a")]
     assert check(lost, truncated(3, 9, done=False)) == 1
     with pytest.raises(Violation, match="never written"):
         check([*lost, read(40, 41, "a")], truncated(3, 9, done=False), truncated(30, 31))
 
 
-def test_what_was_truncated_may_not_come_back() -> None:
+def test_truncated_value_may_not_return() -> None:
     assert check([write(1, 2, "a"), read(7, 8, None)], truncated(3, 6)) == 2
     with pytest.raises(Violation, match="never written"):
         check([write(1, 2, "a"), read(7, 8, "a")], truncated(3, 6))
 
 
-def test_what_is_written_after_its_end_is_there() -> None:
+def test_write_after_a_truncation_must_be_read() -> None:
     assert check([write(7, 8, "a"), read(9, 10, "a")], truncated(3, 6)) == 2
     with pytest.raises(Violation, match="was there"):
         check([write(7, 8, "a"), read(9, 10, None), read(11, 12, "a")], truncated(3, 6))
 
 
 @pytest.mark.parametrize("found", ["a", None])
-def test_a_write_that_overlaps_it_is_on_either_side(found: str | None) -> None:
+def test_write_that_overlaps_a_truncation_may_be_lost(found: str | None) -> None:
     check([write(4, 5, "a"), read(7, 8, found)], truncated(3, 6))
     check([write(2, 4, "a"), read(7, 8, found)], truncated(3, 6))
     check([write(1, 2, "a", known=False), read(7, 8, found)], truncated(3, 6))
 
 
-def test_a_read_that_overlaps_it_says_nothing() -> None:
+def test_read_that_overlaps_a_truncation_proves_nothing() -> None:
     assert check([write(1, 2, "a"), read(2.5, 8, None), read(5, 9, "a")], truncated(3, 6)) == 1
 
 
@@ -100,19 +100,19 @@ def copies(*values: str | None) -> list[Copy]:
     ]
 
 
-def test_a_quorum_of_the_replicas_has_the_newest_acknowledged_value() -> None:
+def test_quorum_of_the_replicas_has_the_newest_acknowledged_value() -> None:
     operations = [write(1, 2, "a"), write(3, 4, "b")]
     assert check_copies(operations, copies("b", "b", "a")) == 1
     with pytest.raises(Violation, match="only \\['n1'\\]"):
         check_copies(operations, copies("b", "a", None))
 
 
-def test_of_two_replicas_both_have_it() -> None:
+def test_both_of_two_replicas_must_have_the_value() -> None:
     with pytest.raises(Violation, match="only \\['n2'\\]"):
         check_copies([write(1, 2, "a")], copies(None, "a"))
 
 
-def test_a_value_that_may_be_newer_counts_as_well() -> None:
+def test_possibly_newer_values_count_as_well() -> None:
     operations = [write(1, 2, "a"), write(0, 9, "b"), write(0, 1, "c", known=False)]
     assert check_copies(operations, copies("b", "c", None)) == 1
 
