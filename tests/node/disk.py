@@ -1,7 +1,7 @@
-"""A disk that forgets what was not synced: a VFS between SQLite and the files, which notes writes and syncs.
+"""A disk that loses unsynced writes: a SQLite VFS that records the writes and syncs of each file.
 
 It is registered with the very library that Python's ``sqlite3`` uses, so the production store runs over it
-unchanged. ``remains`` is what a failure of the power leaves: of each file what was synced, and of the later
+unchanged. ``remains`` returns the files after a power failure: all synced content, and of the later
 writes none, or any that the test picks.
 """
 
@@ -62,7 +62,7 @@ class _Vfs(ctypes.Structure):
 
 
 class Unsupported(Exception):
-    """This Python's SQLite cannot be reached; the text says why."""
+    """The SQLite library of this Python cannot be used; the message has the reason."""
 
 
 class Change:
@@ -127,7 +127,7 @@ class ForgetfulDisk:
     def remains(
         self, folder: Path, survives: Callable[[Change], bool] = lambda change: False
     ) -> Path:
-        """Make the files in ``folder`` as they are after a failure of the power at this moment."""
+        """Create the files in ``folder`` as a power failure at this moment leaves them."""
         folder.mkdir()
         with self._lock:
             for name, content in self._files.items():
@@ -179,11 +179,11 @@ def inserted(disk: ForgetfulDisk) -> Iterator[None]:
 
 
 _KEPT: list[list[Any]] = []
-"""Connections that outlive the block still call what was made in it."""
+"""Connections that outlive the block still call objects created in it."""
 
 
 def _over(original: _Methods, names: dict[int, str], disk: ForgetfulDisk) -> _Methods:
-    """The file's own methods, with those that change it noted."""
+    """Wrap the methods of a file so that its writes, truncations and syncs are recorded."""
     methods = _Methods.from_buffer_copy(original)
     real_write, real_truncate, real_sync = original.write, original.truncate, original.sync
 

@@ -1,4 +1,4 @@
-"""Joining and announcing: asked once, until the outcome is known."""
+"""Joins and announcements: one request id is retried until the outcome is known."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class Log:
 
 @pytest.fixture
 def directory(tmp_path: Path) -> Directory:
-    """``directory(node_id)``: its folder, whose request to join has the id join-1."""
+    """Return a factory of data directories whose join has the request id join-1."""
 
     def of(node_id: str, **changes: object) -> DataDirectory:
         made = DataDirectory(tmp_path, Identity(node_id, "demo", "host-1", 0, "join-1"))
@@ -93,7 +93,7 @@ def directory(tmp_path: Path) -> Directory:
     return of
 
 
-async def test_an_unknown_node_asks_under_one_id_until_it_is_answered(
+async def test_join_is_retried_under_one_request_id_until_its_outcome_is_known(
     world: World, directory: Directory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("stele.agent.admission.RETRY_S", 0.001)
@@ -109,7 +109,9 @@ async def test_an_unknown_node_asks_under_one_id_until_it_is_answered(
     assert command.host_id == "host-1"
 
 
-async def test_a_node_may_ask_for_tokens_of_its_choice(world: World, directory: Directory) -> None:
+async def test_join_carries_the_configured_initial_tokens(
+    world: World, directory: Directory
+) -> None:
     settings = AgentSettings(initial_tokens="300,-5")
     log, advertised = Log(None), replace(ADVERTISED, initial_tokens=settings.chosen_tokens())
     await admit(directory("n9"), advertised, await world.follower(), log, Stop())
@@ -119,7 +121,7 @@ async def test_a_node_may_ask_for_tokens_of_its_choice(world: World, directory: 
     assert AgentSettings().chosen_tokens() == ()
 
 
-async def test_a_node_that_is_to_replace_another_asks_for_its_place(
+async def test_node_with_replaced_id_sends_a_replace_command(
     world: World, directory: Directory
 ) -> None:
     log = Log(None)
@@ -132,7 +134,7 @@ async def test_a_node_that_is_to_replace_another_asks_for_its_place(
     assert command.host_id == "host-1"
 
 
-async def test_a_request_that_was_not_taken_ends_it_with_the_reason(
+async def test_join_that_is_not_taken_ends_the_node_with_the_reason(
     world: World, directory: Directory
 ) -> None:
     log = Log(NotTakenError("join-1", Rejection("too_large", "Too large.", "Ask for less.")))
@@ -140,7 +142,7 @@ async def test_a_request_that_was_not_taken_ends_it_with_the_reason(
         await admit(directory("n9"), ADVERTISED, await world.follower(), log, Stop())
 
 
-def test_a_node_that_was_refused_asks_under_another_id_when_it_starts_again(tmp_path: Path) -> None:
+def test_rejected_node_joins_under_a_new_request_id_after_restart(tmp_path: Path) -> None:
     """A rejection stays under its id, even when the operator has fixed its cause."""
     first = boot(tmp_path, "n9", "demo")
     before = first.identity.join_request_id
@@ -151,13 +153,17 @@ def test_a_node_that_was_refused_asks_under_another_id_when_it_starts_again(tmp_
     assert parse(again.join_request_id) is not None
 
 
-async def test_a_rejection_ends_it_with_the_reason(world: World, directory: Directory) -> None:
+async def test_rejected_join_ends_the_node_with_the_reason(
+    world: World, directory: Directory
+) -> None:
     log = Log(Rejection("address_in_use", "Address belongs to 'n1'.", "Give it its own."))
     with pytest.raises(JoinRejected, match=r"belongs to 'n1'. Give it its own. \(address_in_use"):
         await admit(directory("n9"), ADVERTISED, await world.follower(), log, Stop())
 
 
-async def test_a_member_that_moved_announces_itself(world: World, directory: Directory) -> None:
+async def test_member_with_a_new_address_announces_itself(
+    world: World, directory: Directory
+) -> None:
     log = Log(None)
     await admit(directory("n1"), ADVERTISED, await world.follower(), log, Stop())
     command = log.asked[0].command
@@ -166,7 +172,7 @@ async def test_a_member_that_moved_announces_itself(world: World, directory: Dir
     assert command.host_id == "host-1"
 
 
-async def test_a_node_that_has_left_says_nothing(world: World, directory: Directory) -> None:
+async def test_left_node_sends_no_command(world: World, directory: Directory) -> None:
     world.start_join()
     world.fence()
     world.apply(Rollback(1, "join-n4", "why"))
@@ -180,10 +186,10 @@ async def test_a_node_that_has_left_says_nothing(world: World, directory: Direct
 REUSED = Rejection("request_id_reused", "This request id stands for another command.")
 
 
-async def test_what_an_earlier_start_asked_counts_though_the_address_is_another_now(
+async def test_join_of_an_earlier_start_counts_and_the_new_address_is_announced(
     world: World, directory: Directory
 ) -> None:
-    """It crashed before it knew the outcome, and listens elsewhere now: the id stands for the old address."""
+    """The node crashed before it knew the outcome. The request id stands for its old address."""
     follower = await world.follower()
     log = Log(NotTakenError("join-1", REUSED), None)
     earlier = replace(join(9), host_id="host-1")
@@ -200,10 +206,10 @@ async def test_what_an_earlier_start_asked_counts_though_the_address_is_another_
     assert announced.address == "http://n9"
 
 
-async def test_an_answer_to_what_an_earlier_start_asked_is_none_to_what_is_asked_now(
+async def test_outcome_of_an_earlier_join_does_not_replace_the_announcement(
     world: World, directory: Directory
 ) -> None:
-    """Both have one id, and the first request is decided first."""
+    """Both joins have the same request id, and the earlier one is decided first."""
     log = Log(None, None)
 
     def decide_what_came_first() -> None:
@@ -216,7 +222,7 @@ async def test_an_answer_to_what_an_earlier_start_asked_is_none_to_what_is_asked
     assert [type(envelope.command) for envelope in log.asked] == [Join, AnnounceNode]
 
 
-async def test_an_earlier_start_that_was_refused_leaves_an_id_that_is_not_asked_with_again(
+async def test_request_id_rejected_in_an_earlier_start_is_not_reused(
     world: World, directory: Directory
 ) -> None:
     log = Log(NotTakenError("join-1", REUSED), None)
@@ -229,7 +235,7 @@ async def test_an_earlier_start_that_was_refused_leaves_an_id_that_is_not_asked_
 EXPIRED = Rejection("request_id_expired", "The request id is too old.")
 
 
-async def test_a_node_that_was_away_for_longer_than_ids_are_remembered_asks_under_a_new_one(
+async def test_join_with_an_expired_request_id_is_sent_under_a_new_id(
     world: World, directory: Directory
 ) -> None:
     log = Log(NotTakenError("join-1", EXPIRED), None)
@@ -238,7 +244,7 @@ async def test_a_node_that_was_away_for_longer_than_ids_are_remembered_asks_unde
     assert first == "join-1" != second
 
 
-async def test_an_announcement_that_is_too_old_is_made_under_a_new_id(
+async def test_announcement_with_an_expired_request_id_gets_a_new_id(
     world: World, directory: Directory
 ) -> None:
     log = Log(NotTakenError("old", EXPIRED), None)
@@ -250,10 +256,10 @@ async def test_an_announcement_that_is_too_old_is_made_under_a_new_id(
     assert first.request_id != second.request_id
 
 
-async def test_an_id_after_one_that_was_too_old_is_behind_the_horizon(
+async def test_request_id_after_an_expired_one_is_later_than_the_horizon(
     world: World, directory: Directory
 ) -> None:
-    """A clock that was wrong has raised it far above the ids of now."""
+    """A wrong clock has raised the horizon far above ids of the present time."""
     far_ms = 4_000_000_000_000
     refused = replace(EXPIRED, details={"horizon_ms": str(far_ms)})
     for node_id in ("n9", "n1"):
@@ -262,16 +268,16 @@ async def test_an_id_after_one_that_was_too_old_is_behind_the_horizon(
         assert time_ms(log.asked[1].request_id) > far_ms
 
 
-async def test_a_node_whose_new_ids_are_too_old_is_told_so(
+async def test_node_whose_new_request_ids_expire_ends_with_the_reason(
     world: World, directory: Directory
 ) -> None:
-    """Its clock is wrong."""
+    """The clock of the node is wrong."""
     log = Log(*(NotTakenError(f"join-{n}", EXPIRED) for n in range(RENEWALS + 1)))
     with pytest.raises(JoinRejected, match="too old"):
         await admit(directory("n9"), ADVERTISED, await world.follower(), log, Stop())
 
 
-async def test_a_node_whose_request_was_cancelled_is_told_so(
+async def test_node_whose_join_was_cancelled_ends_with_the_reason(
     world: World, directory: Directory
 ) -> None:
     world.apply(replace(join(9), host_id="host-1"), "join-n9")
@@ -284,7 +290,9 @@ async def test_a_node_whose_request_was_cancelled_is_told_so(
     assert not mine.identity.was_member
 
 
-async def test_a_node_whose_join_was_undone_is_told_why(world: World, directory: Directory) -> None:
+async def test_node_whose_join_was_rolled_back_ends_with_the_reason(
+    world: World, directory: Directory
+) -> None:
     world.start_join()
     world.fence()
     world.apply(Rollback(1, "join-n4", "its disk is full"))
@@ -296,7 +304,7 @@ async def test_a_node_whose_join_was_undone_is_told_why(world: World, directory:
         await wait_for_membership(directory("n4"), await world.follower(), Stop())
 
 
-async def test_a_node_that_became_a_member_notes_it_and_is_never_told_to_end(
+async def test_former_member_is_not_ended_as_a_failed_join(
     world: World, directory: Directory
 ) -> None:
     mine = directory("n1")
@@ -309,7 +317,7 @@ async def test_a_node_that_became_a_member_notes_it_and_is_never_told_to_end(
     assert out is not None and out.wanted and "leave" in out.message
 
 
-async def test_a_member_that_left_before_it_noted_that_it_was_one_does_not_end(
+async def test_member_that_left_before_it_recorded_membership_does_not_fail(
     world: World, directory: Directory
 ) -> None:
     leave(world, "n1")
@@ -319,7 +327,7 @@ async def test_a_member_that_left_before_it_noted_that_it_was_one_does_not_end(
 
 
 def leave(world: World, node_id: str) -> None:
-    """The whole way, after a fourth node has joined."""
+    """Remove the node with all steps, after a fourth node has joined."""
     world.start_join()
     while world.image.topology.transitions:
         world.advance()
@@ -329,7 +337,7 @@ def leave(world: World, node_id: str) -> None:
         world.advance("leave")
 
 
-async def test_what_is_enabled_is_noted_and_a_build_that_lacks_it_does_not_start(
+async def test_build_without_a_recorded_enabled_feature_fails_to_start(
     world: World, tmp_path: Path
 ) -> None:
     mine = boot(tmp_path, "n1", "demo")
@@ -345,7 +353,7 @@ async def test_what_is_enabled_is_noted_and_a_build_that_lacks_it_does_not_start
     assert boot(tmp_path, "n1", "demo", supported=frozenset({"tablets"})).identity.boots == 2
 
 
-def test_a_build_that_supports_less_than_the_log_says_is_not_heard_before_it_has_said_so() -> None:
+def test_row_with_more_features_than_the_build_supports_claims_too_much() -> None:
     row = Node(node_id="n9", address="a", dc="dc1", rack="r9", num_tokens=8)
     assert not claims_too_much(None, ADVERTISED)
     assert not claims_too_much(row, replace(ADVERTISED, supported_features=("tablets",)))
@@ -353,7 +361,7 @@ def test_a_build_that_supports_less_than_the_log_says_is_not_heard_before_it_has
 
 
 @pytest.mark.parametrize("place", [{"dc": "dc2"}, {"rack": "r1"}])
-def test_a_member_does_not_start_for_another_place(place: dict[str, str]) -> None:
+def test_member_fails_to_start_with_another_dc_or_rack(place: dict[str, str]) -> None:
     row = Node(node_id="n9", address="a", dc="dc1", rack="r9", num_tokens=8)
     check_place(None, ADVERTISED)
     check_place(row, ADVERTISED)
@@ -361,14 +369,14 @@ def test_a_member_does_not_start_for_another_place(place: dict[str, str]) -> Non
         check_place(row, replace(ADVERTISED, **place))
 
 
-def test_a_member_keeps_as_many_shards_as_it_has() -> None:
+def test_member_fails_to_start_with_another_number_of_shards() -> None:
     row = Node(node_id="n9", address="a", dc="dc1", rack="r9", num_tokens=8, shards=4)
     check_place(row, replace(ADVERTISED, shards=4))
     with pytest.raises(JoinRejected, match=r"has 4 shards.*started with 1.*STELE_SHARDS=4"):
         check_place(row, ADVERTISED)
 
 
-def test_another_number_of_tokens_is_ignored(capsys: pytest.CaptureFixture[str]) -> None:
+def test_changed_number_of_tokens_is_logged_and_ignored(capsys: pytest.CaptureFixture[str]) -> None:
     row = Node(node_id="n9", address="a", dc="dc1", rack="r9", num_tokens=4)
     note_tokens(row, ADVERTISED)
     assert "STELE_NUM_TOKENS counts when a node joins" in capsys.readouterr().out
@@ -386,9 +394,9 @@ RIGHT = Advertised(address="http://n1", dc="dc1", rack="r1", num_tokens=8)
         (None, "auto", "admit"),
         (None, "no", "recognise"),
     ],
-    ids=["a member", "who takes a free place", "an older build", "who joins", "who may not join"],
+    ids=["member", "claims a free row", "older build", "joins", "may not join"],
 )
-async def test_who_claims_too_much_takes_that_back_before_it_serves(
+async def test_node_that_claims_too_much_announces_itself_before_it_serves(
     known: dict[str, Any] | None,
     joins: Literal["auto", "no"],
     first: str,
@@ -436,14 +444,14 @@ async def test_who_claims_too_much_takes_that_back_before_it_serves(
     ("other", "code"), [({"shards": 4}, "shards_"), ({"rack": "r1"}, "place_")]
 )
 @pytest.mark.parametrize("joins", ["auto", "no"])
-async def test_a_node_that_was_asked_for_otherwise_than_it_is_started_ends_before_it_is_a_member(
+async def test_node_ends_if_its_request_differs_from_its_settings(
     joins: Literal["auto", "no"],
     other: dict[str, Any],
     code: str,
     directory: Directory,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """By another process, or by its own earlier start: a member could not restart with its own settings."""
+    """Another process or an earlier start sent the request. A member could not restart with these settings."""
     row = Node(node_id="n9", address="http://n9", dc="dc1", rack="r9", num_tokens=8)
     after = Image(membership=MembershipImage(Map({"n9": replace(row, **other)})))
     follower = SimpleNamespace(image=Image())
@@ -465,10 +473,10 @@ async def test_a_node_that_was_asked_for_otherwise_than_it_is_started_ends_befor
             await until(lambda: stop.requested, "the node to end")
 
 
-async def test_a_node_whose_log_is_lost_before_it_is_admitted_stays_with_what_it_has_read(
+async def test_node_keeps_running_if_the_log_is_lost_before_admission(
     directory: Directory,
 ) -> None:
-    """The log may be recovered from it. After that the process restarts in any case."""
+    """The log may be recovered from this node. The process restarts after the recovery."""
     gone, asked = AnchorLostError(3, "it is gone"), list[bool]()
 
     async def reach(*_: object) -> None:

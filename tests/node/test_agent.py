@@ -1,4 +1,4 @@
-"""The agent's acks: heartbeats, and at once when something changed that others wait for."""
+"""The agent's acks: heartbeats, and an immediate ack for each change that barriers wait for."""
 
 from __future__ import annotations
 
@@ -56,7 +56,9 @@ async def agent(world: World, acks: list[Ack], tmp_path: Path) -> AsyncIterator[
     await agent.close()
 
 
-async def test_it_beats_and_counts_up(world: World, acks: list[Ack], tmp_path: Path) -> None:
+async def test_heartbeats_have_rising_sequence_numbers(
+    world: World, acks: list[Ack], tmp_path: Path
+) -> None:
     agent = agent_of(tmp_path, await world.follower(), acks, 0.01)
     await until(lambda: len(acks) >= 3, "three heartbeats")
     await agent.close()
@@ -65,10 +67,10 @@ async def test_it_beats_and_counts_up(world: World, acks: list[Ack], tmp_path: P
     assert acks[0].oldest_version_in_use == acks[0].version == world.version
 
 
-async def test_the_number_on_the_disk_is_never_behind_the_acks(
+async def test_sequence_number_on_disk_is_never_behind_the_acks(
     world: World, acks: list[Ack], tmp_path: Path
 ) -> None:
-    """It continues over restarts."""
+    """The sequence continues after a restart."""
     counted, agent = list[int](), agent_of(tmp_path, await world.follower(), acks, 0.001)
     send = agent._flows.send_ack
 
@@ -89,10 +91,10 @@ async def test_the_number_on_the_disk_is_never_behind_the_acks(
     assert acks[0].sequence == last + 1
 
 
-async def test_heartbeats_go_on_while_the_disk_is_slow(
+async def test_heartbeats_continue_up_to_the_number_on_a_slow_disk(
     world: World, acks: list[Ack], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """For as long as the number is ahead."""
+    """They stop when the sequence reaches the number on disk."""
     agent = agent_of(tmp_path, await world.follower(), acks, 0.002)
     await until(lambda: len(acks) > 1, "the first heartbeats")
     go_on, raised = threading.Event(), agent._directory.heartbeats.raise_to
@@ -127,7 +129,7 @@ async def test_a_burst_of_epochs_is_acknowledged_once(
     assert len(acks) <= 3
 
 
-async def test_the_release_of_an_old_version_is_told_at_once(
+async def test_release_of_an_old_version_is_acknowledged_at_once(
     world: World, agent: Agent, acks: list[Ack]
 ) -> None:
     world.start_join()
@@ -141,7 +143,7 @@ async def test_the_release_of_an_old_version_is_told_at_once(
     await until(lambda: acks[-1].oldest_version_in_use == before + 1, "the ack of the release")
 
 
-async def test_a_request_whose_range_did_not_change_holds_up_no_version(
+async def test_request_on_an_unchanged_range_holds_no_version(
     world: World, agent: Agent, acks: list[Ack]
 ) -> None:
     world.start_join()
@@ -154,7 +156,7 @@ async def test_a_request_whose_range_did_not_change_holds_up_no_version(
     agent.release(held)
 
 
-async def test_sessions_are_told_until_their_work_has_ended(
+async def test_acks_contain_a_session_until_its_work_has_ended(
     world: World, agent: Agent, acks: list[Ack]
 ) -> None:
     world.start_join()
@@ -169,7 +171,7 @@ async def test_sessions_are_told_until_their_work_has_ended(
     await until(lambda: acks[-1].sessions_in_use == (), "the end of the session's work")
 
 
-async def test_a_node_that_cannot_read_the_log_falls_silent(
+async def test_node_that_cannot_read_the_log_sends_no_acks(
     world: World, acks: list[Ack], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     follower = await world.follower()
@@ -189,7 +191,7 @@ async def test_a_node_that_cannot_read_the_log_falls_silent(
     await agent.close()
 
 
-async def test_nothing_is_acknowledged_while_it_is_in_doubt_which_log_this_is(
+async def test_no_ack_is_sent_while_the_identity_of_the_log_is_in_doubt(
     world: World, acks: list[Ack], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     follower = await world.follower()
@@ -204,7 +206,7 @@ async def test_nothing_is_acknowledged_while_it_is_in_doubt_which_log_this_is(
     await agent.close()
 
 
-async def test_nothing_is_acknowledged_and_no_order_taken_before_the_gate_opens(
+async def test_agent_sends_no_acks_and_takes_no_orders_before_the_gate_opens(
     world: World, acks: list[Ack], tmp_path: Path
 ) -> None:
     class Shut(OpenGate):
@@ -227,7 +229,7 @@ async def test_nothing_is_acknowledged_and_no_order_taken_before_the_gate_opens(
     await agent.close()
 
 
-async def test_a_fence_is_on_the_disk_before_the_ack_that_tells_it(
+async def test_fence_is_on_disk_before_the_ack_that_contains_it(
     world: World, agent: Agent, acks: list[Ack], tmp_path: Path
 ) -> None:
     known = json.loads((tmp_path / "node.json").read_text())["acknowledged"]
@@ -253,11 +255,11 @@ async def test_a_fence_is_on_the_disk_before_the_ack_that_tells_it(
     assert len(written) == count, "an ack without a new version or fence costs no sync"
 
 
-async def test_an_exclusion_is_on_the_disk_before_the_ack_of_its_epoch(
+async def test_exclusion_is_on_disk_before_the_ack_of_its_epoch(
     world: World, agent: Agent, acks: list[Ack]
 ) -> None:
-    """It makes no version. A barrier counts every acknowledgement: a restarted node must not forget it, and
-    accept requests of the excluded node again.
+    """An exclusion creates no version. A restarted node that had forgotten it would accept requests of the
+    excluded node again.
     """
     world.apply(Exclude(("n3",)), "exclude")
     await until(lambda: acks[-1].epoch == world.image.epoch, "an ack of what asks for it")
@@ -275,10 +277,10 @@ async def test_an_exclusion_is_on_the_disk_before_the_ack_of_its_epoch(
     assert noted and min(noted) >= epoch
 
 
-async def test_a_disk_that_is_slower_than_the_rounds_does_not_silence_the_node(
+async def test_disk_slower_than_the_rounds_does_not_stop_the_acks(
     world: World, agent: Agent, acks: list[Ack]
 ) -> None:
-    """Each time that a version has been noted there is a newer one."""
+    """Each time a version has been stored, there is a newer one."""
     loop, rounds, silent = asyncio.get_running_loop(), 0, 0
     save = agent._directory.save
 
@@ -304,7 +306,7 @@ async def test_a_disk_that_is_slower_than_the_rounds_does_not_silence_the_node(
     world.start_join()
     await until(lambda: acks[-1].version == world.version and rounds == 5, "the last ack")
     assert silent == 1, "the first round came before anything could be told"
-    epochs = [ack.epoch for ack in acks]  # the same once more is a heartbeat
+    epochs = [ack.epoch for ack in acks]  # an identical ack is a heartbeat
     assert epochs == sorted(epochs)
     known = {image.epoch: image for image in world.history.images}
     for ack in acks:
@@ -313,7 +315,7 @@ async def test_a_disk_that_is_slower_than_the_rounds_does_not_silence_the_node(
         assert ack.oldest_version_in_use <= ack.version
 
 
-async def test_a_disk_that_cannot_note_the_fence_silences_the_node(
+async def test_no_ack_is_sent_while_the_disk_cannot_store_the_fence(
     world: World, agent: Agent, acks: list[Ack]
 ) -> None:
     tried = 0

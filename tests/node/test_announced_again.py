@@ -1,4 +1,4 @@
-"""A node that runs says again what it is where its row says otherwise; whatever comes of that, it runs on."""
+"""A running node corrects its row when the log contradicts it, and keeps running if that fails."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ OWN = Advertised(
 IDENTITY = Identity(NODE, "demo", HOST, 2, "join-1")
 
 
-class Heard:
-    """The log takes or refuses what the node says of itself, after the ``answers``, which are raised."""
+class RecordedAnnouncements:
+    """Records the node's announcements. Raises ``answers`` first, then decides each announcement."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -69,15 +69,15 @@ class Heard:
 
 
 @pytest.fixture
-def heard(world: World, monkeypatch: pytest.MonkeyPatch) -> Heard:
+def recorded(world: World, monkeypatch: pytest.MonkeyPatch) -> RecordedAnnouncements:
     monkeypatch.setattr(admission, "NOTE_S", 0.001)
     monkeypatch.setattr(admission, "growing_pauses", lambda: itertools.repeat(0.001))
-    heard = Heard(world)
-    monkeypatch.setattr(announce, "announce", heard.announce)
-    return heard
+    recorded = RecordedAnnouncements(world)
+    monkeypatch.setattr(announce, "announce", recorded.announce)
+    return recorded
 
 
-def say(world: World, told: Advertised) -> None:
+def announce_as(world: World, told: Advertised) -> None:
     """Decide an announcement of a node's process."""
     world.apply(announcement_again(IDENTITY, told, None).command)
 
@@ -89,18 +89,18 @@ def row(world: World) -> Node:
 
 
 @pytest.fixture
-def running(world: World, heard: Heard, tmp_path: Path) -> Callable[[], Any]:
-    """``async with running() as follower``: n1 runs, and has found its row right."""
+def running(world: World, recorded: RecordedAnnouncements, tmp_path: Path) -> Callable[[], Any]:
+    """Return a context manager in which n1 runs, with a correct row in the log."""
 
     @asynccontextmanager
     async def run() -> AsyncIterator[LogFollower]:
-        say(world, OWN)
+        announce_as(world, OWN)
         follower, stop = await world.follower(), Stop()
         announcer = Announcer(partial(announcement_again, IDENTITY, OWN), Brokers(""), "demo")
         directory = DataDirectory(tmp_path, IDENTITY)
         keeping = asyncio.create_task(keep_announced(directory, OWN, follower, announcer, stop))
         await asyncio.sleep(0.02)
-        assert not heard.asked
+        assert not recorded.asked
         yield follower
         stop.request("the test is over")
         await keeping  # it did not fail
@@ -117,29 +117,29 @@ EARLIER = [
 
 
 @pytest.mark.parametrize("told", EARLIER, ids=["release", "less", "more", "address"])
-async def test_what_an_earlier_process_of_it_said_does_not_stand(
+async def test_running_node_corrects_a_late_announcement_of_an_earlier_process(
     told: Advertised,
     world: World,
-    heard: Heard,
+    recorded: RecordedAnnouncements,
     running: Callable[[], Any],
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """It was in flight at the end of that process, and was decided after the new one found its row correct."""
+    """The announcement of the ended process is decided after the new process checked its row."""
     async with running():
         for count in (1, 2):
-            say(world, told)
-            await until(partial(heard.has, count), "what the node says against it")
+            announce_as(world, told)
+            await until(partial(recorded.has, count), "the correction")
             await until(lambda: not is_contradicted(IDENTITY, OWN, row(world)), "the row")
         await asyncio.sleep(0.02)
-    assert len({*heard.ids}) == len(heard.ids) == 2
+    assert len({*recorded.ids}) == len(recorded.ids) == 2
     said = capsys.readouterr().out
     assert "the log says something else of this node" in said
     assert "another process runs as node 'n1'" in said
     assert str(told.release_version) in said
 
 
-async def test_a_running_node_takes_back_an_address_that_another_announced(
-    world: World, heard: Heard, running: Callable[[], Any]
+async def test_running_node_takes_back_its_address_from_another_node(
+    world: World, recorded: RecordedAnnouncements, running: Callable[[], Any]
 ) -> None:
     n2 = replace(IDENTITY, node_id="n2", host_id="host-n2")
     async with running():
@@ -149,31 +149,34 @@ async def test_a_running_node_takes_back_an_address_that_another_announced(
     assert other is not None and other.address == ""
 
 
-async def test_pauses_grow_for_as_long_as_it_runs(
-    world: World, heard: Heard, running: Callable[[], Any], monkeypatch: pytest.MonkeyPatch
+async def test_pauses_between_corrections_grow_while_the_node_runs(
+    world: World,
+    recorded: RecordedAnnouncements,
+    running: Callable[[], Any],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Two processes from one data directory and its copy say it in turn."""
+    """Two processes, of a data directory and its copy, correct the row in turn."""
     monkeypatch.setattr(admission, "growing_pauses", lambda: iter([0.001, 0.001, 3600.0]))
     async with running():
         for count in (1, 2, 3):
-            say(world, EARLIER[3])
-            await until(partial(heard.has, count), "what is said against it")
+            announce_as(world, EARLIER[3])
+            await until(partial(recorded.has, count), "the correction")
             await asyncio.sleep(0.02)
-        say(world, EARLIER[3])
+        announce_as(world, EARLIER[3])
         await asyncio.sleep(0.05)
-    assert len(heard.ids) == 3
+    assert len(recorded.ids) == 3
 
 
-async def test_a_frozen_log_is_told_once_it_is_thawed(
-    world: World, heard: Heard, running: Callable[[], Any]
+async def test_correction_waits_until_a_frozen_log_is_thawed(
+    world: World, recorded: RecordedAnnouncements, running: Callable[[], Any]
 ) -> None:
     async with running():
-        say(world, EARLIER[0])
+        announce_as(world, EARLIER[0])
         world.apply(RestrictCommits(mode=CommitMode.FROZEN))
         await asyncio.sleep(0.02)
-        before = len(heard.ids)
+        before = len(recorded.ids)
         await asyncio.sleep(0.02)
-        assert len(heard.ids) == before
+        assert len(recorded.ids) == before
         world.apply(RestrictCommits(mode=CommitMode.OPEN))
         await until(lambda: row(world).release_version == "newer", "the row")
 
@@ -190,7 +193,7 @@ async def test_a_frozen_log_is_told_once_it_is_thawed(
     ],
     ids=["right", "older", "another host", "left", "joins", "what is not announced"],
 )
-def test_who_has_left_or_is_another_host_says_nothing(
+def test_row_is_contradicted_only_for_a_current_member_of_the_same_host(
     known: dict[str, Any], expected: bool
 ) -> None:
     own = Node(
@@ -207,17 +210,17 @@ def test_who_has_left_or_is_another_host_says_nothing(
     assert is_contradicted(IDENTITY, OWN, replace(own, **known)) is expected
 
 
-def test_what_is_said_against_the_log_takes_no_other_place() -> None:
+def test_correction_never_claims_a_free_host_id() -> None:
     command = announcement_again(IDENTITY, replace(OWN, claims_host_id="free"), None).command
     assert isinstance(command, AnnounceNode)
     assert command.claims_host_id == ""
     assert command.host_id == HOST
 
 
-async def test_it_is_said_while_the_node_waits_to_be_a_member_and_ends_with_it(
+async def test_failing_correction_does_not_end_a_node_that_waits_for_admission(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its failures do not end the process."""
+    """A bug in the correction is logged and does not end the process."""
     begun = asyncio.Event()
 
     async def nothing(*_: object) -> None: ...

@@ -49,7 +49,7 @@ def test_a_merge_is_associative_commutative_and_idempotent(
 
 
 @given(st.lists(rows, min_size=1, max_size=5))
-def test_a_merged_row_has_the_newest_value_of_each_column_behind_the_last_deletion(
+def test_merged_row_has_the_newest_column_values_after_the_last_deletion(
     written: list[Cell],
 ) -> None:
     contents = [content_of(cell.value) for cell in written]
@@ -70,7 +70,7 @@ def test_a_merged_row_has_the_newest_value_of_each_column_behind_the_last_deleti
 
 @settings(deadline=None)  # each example makes a file
 @given(st.lists(rows, min_size=1, max_size=5), st.randoms())
-def test_any_order_of_writes_of_a_row_ends_in_the_merged_row(
+def test_writes_of_a_row_in_any_order_end_in_the_merged_row(
     tmp_path_factory: pytest.TempPathFactory, written: list[Cell], chance: random.Random
 ) -> None:
     shuffled = chance.sample(written, len(written))
@@ -86,14 +86,14 @@ def test_any_order_of_writes_of_a_row_ends_in_the_merged_row(
     assert asyncio.run(run()) == reduce(merged, written)
 
 
-def test_an_older_write_of_another_column_is_kept_and_of_the_same_column_is_not() -> None:
+def test_older_write_loses_only_in_columns_with_a_newer_value() -> None:
     late = row_cell(0, [ColumnValue(1, 9, b"new")])
     early = row_cell(0, [ColumnValue(1, 5, b"old"), ColumnValue(2, 5, b"other")])
     found = content_of(merged(late, early).value)
     assert found == RowContent(0, (ColumnValue(1, 9, b"new"), ColumnValue(2, 5, b"other")))
 
 
-def test_a_deleted_row_takes_later_columns_only() -> None:
+def test_deleted_row_takes_only_later_column_values() -> None:
     deleted = row_cell(5, ())
     assert deleted.timestamp == 5
     late = row_cell(0, [ColumnValue(1, 5, b"as old as the deletion"), ColumnValue(2, 6, b"later")])

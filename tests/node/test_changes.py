@@ -1,4 +1,4 @@
-"""LoggedChange logs: what replicas write and merge, what consumers read, and how logs follow their data."""
+"""Change logs: writes and merges by replicas, reads by consumers, and moves with the data."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ async def logged(store: SqliteStore, partition: str = "table+cdc") -> list[Logge
 
 
 async def test_a_write_is_logged_even_if_it_loses_to_a_newer_one(store: SqliteStore) -> None:
-    """Its replica acknowledges it, so a reader of this replica must see it."""
+    """The replica acknowledges the write, so a reader of this replica must see it."""
     cells = [Cell(7, False, b"new"), Cell(5, False, b"old"), Cell(9, True, b"")]
     rows = [row(b"k", cell) for cell in cells]
     lost = await store.write(rows, captures=lambda _: Capture(preimage=True))
@@ -149,7 +149,7 @@ async def test_rows_of_streams_and_repairs_are_not_changes(store: SqliteStore) -
     assert await logged(store) == []
 
 
-async def test_a_page_ends_between_two_times_and_skips_other_ranges(
+async def test_page_ends_between_two_timestamps_and_skips_other_ranges(
     store: SqliteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rows = [row(b"key %d" % n, Cell(1 + n // 3, False, b"v")) for n in range(9)]
@@ -167,8 +167,8 @@ async def test_a_page_ends_between_two_times_and_skips_other_ranges(
     assert [change_of(*each).key for each in found.rows] == [one.key]
 
 
-async def test_a_change_is_in_the_log_of_each_shard_that_gets_the_row(store: SqliteStore) -> None:
-    """A tablet that moves to another shard takes its log along."""
+async def test_change_is_in_the_log_of_each_shard_that_stores_the_row(store: SqliteStore) -> None:
+    """A tablet that moves to another shard takes its change log with it."""
     await store.write(
         [row(b"k", Cell(7, False, b"v"))],
         into=lambda _: ("table", "table#2"),
@@ -182,7 +182,7 @@ def page(upto_us: int, *rows: StoredCell) -> ChangePage:
     return ChangePage(upto_us, [(each.key, each.value) for each in rows])
 
 
-def test_replicas_are_merged_by_id_and_the_newest_image_stays() -> None:
+def test_pages_of_replicas_merge_by_change_id_and_keep_the_newest_preimage() -> None:
     written = row(b"k", Cell(5, False, b"v"))
     without, with_image = log_row(written, None), log_row(written, Cell(3, False, b"u"))
     other = log_row(row(b"l", Cell(6, False, b"w")), None)
@@ -191,7 +191,7 @@ def test_replicas_are_merged_by_id_and_the_newest_image_stays() -> None:
     assert upto_us == 9
 
 
-def test_images_of_a_row_that_replicas_took_from_different_columns_are_merged() -> None:
+def test_preimages_with_different_columns_are_merged() -> None:
     name, age = (ColumnValue(column_id, 3, b"v") for column_id in (1, 2))
     written = row(b"k", row_cell(0, [ColumnValue(3, 5, b"w")]))
     pages = [page(9, log_row(written, row_cell(0, [each]))) for each in (name, age)]
@@ -199,7 +199,7 @@ def test_images_of_a_row_that_replicas_took_from_different_columns_are_merged() 
     assert change.before == row_cell(0, [name, age])
 
 
-def test_an_image_has_the_columns_that_are_older_than_the_change() -> None:
+def test_preimage_has_only_columns_older_than_the_change() -> None:
     """A write of another column may arrive first, with a later time."""
     older, newer = ColumnValue(1, 3, b"v"), ColumnValue(2, 7, b"v")
     written = row(b"k", row_cell(0, [ColumnValue(3, 5, b"w")]))
@@ -208,20 +208,20 @@ def test_an_image_has_the_columns_that_are_older_than_the_change() -> None:
         assert change_of(logged_row.key, logged_row.value).before == before
 
 
-def test_a_merged_page_is_complete_up_to_the_shortest_of_its_pages() -> None:
+def test_merged_page_ends_where_the_shortest_of_its_pages_ends() -> None:
     early, late = (log_row(row(b"k", Cell(at, False, b"v")), None) for at in (3, 8))
     changes, upto_us = merged([page(5, early), page(9, early, late)], 10)
     assert ([c.time_us for c in changes], upto_us) == ([3], 5)
 
 
-def test_of_two_writes_at_one_time_the_winner_comes_last() -> None:
+def test_winner_of_writes_with_equal_timestamps_comes_last() -> None:
     cells = [Cell(5, False, b"b"), Cell(5, True, b""), Cell(5, False, b"a")]
     rows = [log_row(row(b"k", cell), None) for cell in cells]
     changes, _ = merged([page(9, *rows[:2]), page(9, *rows[1:])], 1)
     assert [(c.kind, c.value) for c in changes] == [(False, b"a"), (False, b"b"), (True, b"")]
 
 
-async def test_what_a_quorum_acknowledged_is_read_in_order_whoever_answers(
+async def test_acknowledged_changes_are_read_in_order_from_any_quorum(
     cluster: Cluster,
 ) -> None:
     expected = list[tuple[int, bytes, bytes]]()
@@ -238,7 +238,7 @@ async def test_what_a_quorum_acknowledged_is_read_in_order_whoever_answers(
         assert [(c.time_us, c.key, c.value) for c in found] == expected
 
 
-async def test_a_change_has_the_image_before_it(cluster: Cluster) -> None:
+async def test_change_has_the_value_before_it_as_preimage(cluster: Cluster) -> None:
     for value in (b"one", b"two", None, b"three"):
         await cluster.put("k", value)
     cluster.wait_out_window()
@@ -256,7 +256,7 @@ async def test_no_change_is_read_before_its_window_has_passed(cluster: Cluster) 
     assert [c.value for c in await cluster.read(after=early.cursor)] == [b"v"]
 
 
-async def test_each_change_is_in_the_one_stream_of_its_token_and_time(cluster: Cluster) -> None:
+async def test_each_change_is_in_exactly_one_stream(cluster: Cluster) -> None:
     keys = [f"key {number}" for number in range(40)]
     for key in keys:
         await cluster.put(key, b"v")
@@ -306,7 +306,7 @@ async def test_a_cursor_older_than_the_log_is_refused(cluster: Cluster) -> None:
         (TABLE, b"", "f" * 5000, "bad_cursor"),
     ],
 )
-async def test_a_read_that_means_nothing_is_refused(
+async def test_invalid_read_of_changes_is_refused(
     cluster: Cluster, table: str, stream: bytes, after: str, code: str
 ) -> None:
     cluster.world.apply(CreateTable("library.plain"))
@@ -329,7 +329,7 @@ def write(cluster: Cluster, timestamp: int, **more: bool) -> Write:
     )
 
 
-async def test_a_write_of_a_time_that_readers_may_have_passed_is_refused(cluster: Cluster) -> None:
+async def test_captured_write_outside_of_the_time_window_is_refused(cluster: Cluster) -> None:
     window_us = 1000 * cluster.coordination.window_ms
     late, early = cluster.now_us - window_us, cluster.now_us + 6 * SECOND_US
     ops = [write(cluster, late), write(cluster, early), write(cluster, cluster.now_us)]
@@ -348,7 +348,7 @@ def coordinating(cluster: Cluster, clock: HybridClock) -> Coordination:
     return Coordination("n1", cluster.follower, cluster.sessions, cluster.send, clock, 5.0)
 
 
-async def test_timestamps_of_other_tables_do_not_date_changes_into_the_future(
+async def test_future_timestamps_of_other_tables_do_not_shift_changes(
     cluster: Cluster,
 ) -> None:
     """A node whose clock is ahead wrote to a table without a log."""
@@ -359,7 +359,9 @@ async def test_timestamps_of_other_tables_do_not_date_changes_into_the_future(
     assert written.timestamp == cluster.now_us
 
 
-async def test_replicas_refuse_a_clock_that_is_ahead_and_keep_their_own(cluster: Cluster) -> None:
+async def test_replicas_refuse_writes_of_a_fast_clock_and_keep_their_own_time(
+    cluster: Cluster,
+) -> None:
     ahead = HybridClock(lambda: cluster.now_us + 60 * SECOND_US)
     with pytest.raises(RequestRefused) as refused:
         await coordinating(cluster, ahead).write(TABLE, opaque("k", b"v"), Consistency.QUORUM)
@@ -371,7 +373,7 @@ async def test_replicas_refuse_a_clock_that_is_ahead_and_keep_their_own(cluster:
     assert await cluster.put("k", b"w") == cluster.now_us
 
 
-async def test_a_key_whose_cell_is_of_the_future_takes_no_change_until_then(
+async def test_key_with_a_future_timestamp_refuses_changes_until_that_time(
     cluster: Cluster,
 ) -> None:
     ahead = StoredCell(
@@ -386,7 +388,7 @@ async def test_a_key_whose_cell_is_of_the_future_takes_no_change_until_then(
     await cluster.put("k", b"v")
 
 
-async def test_a_read_repairs_an_old_cell_without_a_change_and_a_new_one_with_it(
+async def test_read_repair_logs_a_change_only_for_a_recent_cell(
     cluster: Cluster,
 ) -> None:
     old, new = cluster.now_us - 3600 * SECOND_US, cluster.now_us
@@ -396,8 +398,8 @@ async def test_a_read_repairs_an_old_cell_without_a_change_and_a_new_one_with_it
     assert [change.time_us for change in found] == [new]
 
 
-async def test_a_replica_logs_as_the_newer_of_two_images_says(cluster: Cluster) -> None:
-    """Either the sender or the replica may not have read yet that the table is captured."""
+async def test_replica_logs_a_change_if_the_sender_captures_the_table(cluster: Cluster) -> None:
+    """The sender or the replica may not have read yet that the table is captured."""
     cluster.world.apply(AlterTable(TABLE, reset=("cdc",)))
     await cluster.catch_up()
     ops = [write(cluster, cluster.now_us, captured=True)]
@@ -409,7 +411,7 @@ def log_of(cluster: Cluster) -> str:
     return change_log_of(cluster.data_id())
 
 
-async def test_a_log_is_streamed_with_its_table(cluster: Cluster) -> None:
+async def test_change_log_is_streamed_with_its_table(cluster: Cluster) -> None:
     world = cluster.world
     world.start_join()
     world.advance()
@@ -419,7 +421,7 @@ async def test_a_log_is_streamed_with_its_table(cluster: Cluster) -> None:
     assert asked == {world.keyspace_id, cluster.data_id(), log_of(cluster)}
 
 
-async def test_a_log_is_deleted_where_its_table_is(cluster: Cluster) -> None:
+async def test_cleanup_deletes_the_change_log_with_the_rows(cluster: Cluster) -> None:
     world = cluster.world
     for number in range(60):
         await cluster.put(f"key-{number}", b"v")
@@ -444,7 +446,7 @@ async def test_a_log_is_deleted_where_its_table_is(cluster: Cluster) -> None:
     assert sorted(c.key for c in await logged(store, log_of(cluster))) == sorted(own)
 
 
-async def test_a_truncation_deletes_the_log_of_the_old_data(cluster: Cluster) -> None:
+async def test_truncation_deletes_the_change_log_of_the_old_data(cluster: Cluster) -> None:
     world, store, old = cluster.world, cluster.stores["n1"], log_of(cluster)
     await cluster.put("k", b"old")
     world.apply(Truncate(TABLE), "truncate")
@@ -464,7 +466,7 @@ async def test_a_truncation_deletes_the_log_of_the_old_data(cluster: Cluster) ->
     assert await store.change_logs() == [log_of(cluster)] != [old]
 
 
-async def test_changes_are_removed_when_they_are_old_and_with_the_parameter(
+async def test_changes_are_deleted_after_their_ttl_and_when_cdc_is_reset(
     cluster: Cluster,
 ) -> None:
     store, world, day_us = cluster.stores["n1"], cluster.world, 24 * 3600 * SECOND_US

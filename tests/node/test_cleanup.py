@@ -1,4 +1,4 @@
-"""Cleanup deletes what is not the node's, and nothing that is about to be."""
+"""Cleanup deletes foreign rows, and keeps ranges that the node is about to gain."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ async def fill(world: World, store: SqliteStore, keys: list[bytes]) -> None:
     await store.write([StoredCell(keyspace_id, token_of(k), k, 1, False, b"12345") for k in keys])
 
 
-async def test_it_deletes_exactly_the_foreign_rows(world: World, store: SqliteStore) -> None:
+async def test_cleanup_deletes_exactly_the_foreign_rows(world: World, store: SqliteStore) -> None:
     joined(world)
     keys = [f"key-{n}".encode() for n in range(600)]
     await fill(world, store, keys)
@@ -60,7 +60,7 @@ async def test_it_deletes_exactly_the_foreign_rows(world: World, store: SqliteSt
     assert progress.bytes_done == progress.bytes_total > 0
 
 
-async def test_nothing_of_an_operation_under_way_is_foreign(world: World) -> None:
+async def test_ranges_of_an_open_transition_are_not_foreign(world: World) -> None:
     world.start_join()
     world.advance()
     placement = world.image.placement_of(KEYSPACE)
@@ -76,7 +76,9 @@ async def test_nothing_of_an_operation_under_way_is_foreign(world: World) -> Non
     assert foreign_ranges(world.image, "n1", world.keyspace_id) != []
 
 
-async def test_it_stops_when_another_cleanup_is_asked_for(world: World, store: SqliteStore) -> None:
+async def test_cleanup_stops_when_a_newer_cleanup_is_requested(
+    world: World, store: SqliteStore
+) -> None:
     joined(world)
     follower = await world.follower()
     late = msgspec.structs.replace(order(world), session="cleanup-n1-1")
@@ -84,7 +86,7 @@ async def test_it_stops_when_another_cleanup_is_asked_for(world: World, store: S
         await Cleaner("n1", follower, store, tuple).run(late, OrderProgress())
 
 
-async def test_what_it_is_about_to_gain_is_spared_and_the_rest_is_deleted(
+async def test_cleanup_stops_deleting_ranges_that_the_node_is_about_to_gain(
     world: World, store: SqliteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """n4 leaves while n1 deletes what n4 took over: n1 gets that back, so it must stop deleting it."""
@@ -108,7 +110,9 @@ async def test_what_it_is_about_to_gain_is_spared_and_the_rest_is_deleted(
     assert deleted == 3
 
 
-async def test_a_keyspace_that_is_gone_is_deleted_whole(world: World, store: SqliteStore) -> None:
+async def test_cleanup_deletes_all_rows_of_a_dropped_keyspace(
+    world: World, store: SqliteStore
+) -> None:
     joined(world)
     await fill(world, store, [b"a", b"b"])
     keyspace_id = world.keyspace_id

@@ -68,20 +68,22 @@ class LateFollower(LogFollower):
 class Node:
     """A replica with its own store and log reader, which also coordinates."""
 
-    def __init__(self, company: Company, name: str, follower: LateFollower, path: Path) -> None:
+    def __init__(
+        self, cluster: ThreeReplicas, name: str, follower: LateFollower, path: Path
+    ) -> None:
         self.follower, self.store = follower, SqliteStore(path)
-        sessions, clock = Sessions(follower), HybridClock(company.now_us)
+        sessions, clock = Sessions(follower), HybridClock(cluster.now_us)
         self.replica = LocalReplica(
             name, follower, Routing(follower), sessions, self.store, clock, Rates(1.0)
         )
-        self.coordination = Coordination(name, follower, sessions, company.send, clock, 30.0)
+        self.coordination = Coordination(name, follower, sessions, cluster.send, clock, 30.0)
 
     @property
     def version(self) -> int:
         return schema_of(self.follower.image).version
 
 
-class Company:
+class ThreeReplicas:
     """Three nodes that hold every row."""
 
     def __init__(self, world: World) -> None:
@@ -124,77 +126,77 @@ class Company:
 
 
 @pytest.fixture
-async def company(world: World, tmp_path: Path) -> AsyncIterator[Company]:
+async def cluster(world: World, tmp_path: Path) -> AsyncIterator[ThreeReplicas]:
     create_tables(world)
-    company = Company(world)
+    cluster = ThreeReplicas(world)
     for name in NODES:
         follower = LateFollower(world)
         follower.start()
         await follower.wait_for_epoch(world.image.epoch)
-        company.nodes[name] = Node(company, name, follower, tmp_path / f"{name}.sqlite")
-    yield company
-    for node in company.nodes.values():
+        cluster.nodes[name] = Node(cluster, name, follower, tmp_path / f"{name}.sqlite")
+    yield cluster
+    for node in cluster.nodes.values():
         await node.store.close()
 
 
-async def test_a_replica_that_is_behind_catches_up_before_it_serves(company: Company) -> None:
-    alter(company.world, add=(column("size", "int"),))
-    company.nodes["n1"].follower.read()
-    newest = company.nodes["n1"].version
-    assert company.versions() == {**dict.fromkeys(NODES, newest - 1), "n1": newest}
-    written = await company.write("n1", {"size": 3}, how=Consistency.ALL)
+async def test_lagging_replica_catches_up_before_it_serves(cluster: ThreeReplicas) -> None:
+    alter(cluster.world, add=(column("size", "int"),))
+    cluster.nodes["n1"].follower.read()
+    newest = cluster.nodes["n1"].version
+    assert cluster.versions() == {**dict.fromkeys(NODES, newest - 1), "n1": newest}
+    written = await cluster.write("n1", {"size": 3}, how=Consistency.ALL)
     assert written.table_version == newest
-    assert company.versions() == dict.fromkeys(NODES, newest)
+    assert cluster.versions() == dict.fromkeys(NODES, newest)
 
 
-async def test_a_replica_that_cannot_catch_up_refuses_and_the_others_suffice(
-    company: Company,
+async def test_quorum_suffices_while_one_replica_cannot_catch_up(
+    cluster: ThreeReplicas,
 ) -> None:
-    alter(company.world, add=(column("size", "int"),))
-    company.nodes["n1"].follower.read()
-    company.nodes["n3"].follower.deaf = True
-    written = await company.write("n1", {"size": 3})
+    alter(cluster.world, add=(column("size", "int"),))
+    cluster.nodes["n1"].follower.read()
+    cluster.nodes["n3"].follower.deaf = True
+    written = await cluster.write("n1", {"size": 3})
     assert written.acks == ["n1", "n2"]
     with pytest.raises(RequestRefused) as refused:
-        await company.write("n1", {"size": 4}, how=Consistency.ALL)
+        await cluster.write("n1", {"size": 4}, how=Consistency.ALL)
     assert str(refused.value.details["n3"]).startswith(Code.BEHIND)
 
 
-async def test_a_node_that_does_not_know_a_column_reads_the_log_before_it_refuses(
-    company: Company,
+async def test_node_reads_the_log_before_it_refuses_an_unknown_column(
+    cluster: ThreeReplicas,
 ) -> None:
-    alter(company.world, add=(column("size", "int"),))
-    await company.write("n2", {"size": 3})
-    row = await company.read("n3")
+    alter(cluster.world, add=(column("size", "int"),))
+    await cluster.write("n2", {"size": 3})
+    row = await cluster.read("n3")
     assert row is not None and row["size"] == 3
     with pytest.raises(RequestRefused) as refused:
-        await company.write("n1", {"weight": 3})
+        await cluster.write("n1", {"weight": 3})
     assert (refused.value.status, refused.value.code) == (400, "unknown_column")
 
 
-async def test_a_write_of_a_column_that_replicas_have_dropped_is_refused_and_not_done(
-    company: Company,
+async def test_write_of_a_column_that_replicas_dropped_is_refused_without_effect(
+    cluster: ThreeReplicas,
 ) -> None:
-    """The coordinator learns of it from the replicas, before it writes."""
-    alter(company.world, drop=("age",))
+    """The replicas report the dropped column before the coordinator writes."""
+    alter(cluster.world, drop=("age",))
     for name in ("n2", "n3"):
-        company.nodes[name].follower.read()
+        cluster.nodes[name].follower.read()
     with pytest.raises(RequestRefused) as refused:
-        await company.write("n1", {"age": 3})
+        await cluster.write("n1", {"age": 3})
     assert (refused.value.status, refused.value.code) == (400, "dropped_column")
-    assert refused.value.details["table_version"] == company.nodes["n2"].version
-    assert [await company.stored(name) for name in NODES] == [None] * 3
+    assert refused.value.details["table_version"] == cluster.nodes["n2"].version
+    assert [await cluster.stored(name) for name in NODES] == [None] * 3
 
 
-async def test_a_node_that_is_behind_shows_the_columns_that_the_replicas_of_a_row_know(
-    company: Company,
+async def test_lagging_coordinator_returns_the_columns_that_replicas_know(
+    cluster: ThreeReplicas,
 ) -> None:
-    alter(company.world, add=(column("size", "int"),))
-    company.nodes["n1"].follower.deaf = True
-    await company.write("n2", {"size": 3})
-    company.nodes["n1"].follower.deaf = False
-    assert company.nodes["n1"].version < company.nodes["n2"].version
-    assert await company.read("n1") == {
+    alter(cluster.world, add=(column("size", "int"),))
+    cluster.nodes["n1"].follower.deaf = True
+    await cluster.write("n2", {"size": 3})
+    cluster.nodes["n1"].follower.deaf = False
+    assert cluster.nodes["n1"].version < cluster.nodes["n2"].version
+    assert await cluster.read("n1") == {
         "name": "ada",
         "age": None,
         "home": None,
@@ -203,19 +205,21 @@ async def test_a_node_that_is_behind_shows_the_columns_that_the_replicas_of_a_ro
     }
 
 
-async def test_a_node_that_is_behind_leaves_no_column_out_of_the_changes(company: Company) -> None:
-    """A consumer would go on from its cursor, and never see the column."""
-    newest = company.world.image.cdc.newest()
+async def test_lagging_node_refuses_changes_that_have_unknown_columns(
+    cluster: ThreeReplicas,
+) -> None:
+    """A consumer would continue from its cursor, and never see the column."""
+    newest = cluster.world.image.cdc.newest()
     assert newest is not None
-    company.start_clock(1000 * newest.since_ms + 60_000_000)
-    alter(company.world, parameters={"cdc": "{'enabled': 'true'}"})
-    behind = company.nodes["n1"]
-    changes = Changes(behind.coordination, company.now_us)
+    cluster.start_clock(1000 * newest.since_ms + 60_000_000)
+    alter(cluster.world, parameters={"cdc": "{'enabled': 'true'}"})
+    behind = cluster.nodes["n1"]
+    changes = Changes(behind.coordination, cluster.now_us)
     behind.follower.read()
     behind.follower.deaf = True
-    alter(company.world, add=(column("size", "int"),))
-    await company.write("n2", {"size": 3})
-    company.start_clock(company.now_us() + 60_000_000)
+    alter(cluster.world, add=(column("size", "int"),))
+    await cluster.write("n2", {"size": 3})
+    cluster.start_clock(cluster.now_us() + 60_000_000)
     with pytest.raises(RequestRefused) as refused:
         await changes.read(USERS, b"", "", 100)
     assert (refused.value.status, refused.value.code) == (503, "behind")
@@ -224,16 +228,18 @@ async def test_a_node_that_is_behind_leaves_no_column_out_of_the_changes(company
     assert [change.row for change in page.changes] == [{"name": "ada", "size": 3}]
 
 
-async def test_an_older_sender_is_served_and_told_of_the_newer_version(company: Company) -> None:
-    older = read_of(company.world.image)
-    alter(company.world, add=(column("size", "int"),))
-    company.nodes["n2"].follower.read()
-    await company.write("n2", {"size": 3, "age": 36}, how=Consistency.ALL)
-    newer = read_of(company.world.image)
-    answers = await company.nodes["n2"].replica.serve([older, newer])
+async def test_sender_with_an_older_schema_is_served_and_gets_the_newer_version(
+    cluster: ThreeReplicas,
+) -> None:
+    older = read_of(cluster.world.image)
+    alter(cluster.world, add=(column("size", "int"),))
+    cluster.nodes["n2"].follower.read()
+    await cluster.write("n2", {"size": 3, "age": 36}, how=Consistency.ALL)
+    newer = read_of(cluster.world.image)
+    answers = await cluster.nodes["n2"].replica.serve([older, newer])
     assert [answer.code for answer in answers] == [Code.OK] * 2
     assert answers[0].cell == answers[1].cell is not None
-    version = company.nodes["n2"].version
+    version = cluster.nodes["n2"].version
     assert [answer.table_version for answer in answers] == [version, 0]
 
 
@@ -254,35 +260,35 @@ def read_of(image: Image) -> Read:
     )
 
 
-async def test_a_node_that_cannot_read_the_log_serves_by_its_older_columns(
-    company: Company,
+async def test_node_that_cannot_read_the_log_serves_its_older_columns(
+    cluster: ThreeReplicas,
 ) -> None:
-    await company.write("n1", {"age": 36})
-    alter(company.world, drop=("age",), add=(column("size", "int"),))
+    await cluster.write("n1", {"age": 36})
+    alter(cluster.world, drop=("age",), add=(column("size", "int"),))
     for name in ("n2", "n3"):
-        company.nodes[name].follower.read()
-    company.nodes["n1"].follower.deaf = True
-    await company.write("n2", {"size": 3})
-    await company.write("n1", {"age": 37}, how=Consistency.ALL)
-    assert await company.read("n1") == {"name": "ada", "age": 37, "home": None, "tags": None}
-    assert await company.read("n2") == {"name": "ada", "home": None, "tags": None, "size": 3}
+        cluster.nodes[name].follower.read()
+    cluster.nodes["n1"].follower.deaf = True
+    await cluster.write("n2", {"size": 3})
+    await cluster.write("n1", {"age": 37}, how=Consistency.ALL)
+    assert await cluster.read("n1") == {"name": "ada", "age": 37, "home": None, "tags": None}
+    assert await cluster.read("n2") == {"name": "ada", "home": None, "tags": None, "size": 3}
 
 
-async def test_a_client_that_knows_a_newer_version_is_served_by_it_or_refused(
-    company: Company,
+async def test_client_with_a_newer_schema_version_is_served_at_it_or_refused(
+    cluster: ThreeReplicas,
 ) -> None:
-    alter(company.world, add=(column("size", "int"),))
-    newest = company.world.image.epoch
-    written = await company.write("n1", {"size": 3}, at_least=newest)
-    assert written.table_version == newest == company.nodes["n1"].version
-    company.nodes["n1"].follower.deaf = True
+    alter(cluster.world, add=(column("size", "int"),))
+    newest = cluster.world.image.epoch
+    written = await cluster.write("n1", {"size": 3}, at_least=newest)
+    assert written.table_version == newest == cluster.nodes["n1"].version
+    cluster.nodes["n1"].follower.deaf = True
     with pytest.raises(RequestRefused) as refused:
-        await company.write("n1", {"size": 3}, at_least=newest + 1)
+        await cluster.write("n1", {"size": 3}, at_least=newest + 1)
     assert (refused.value.status, refused.value.code) == (503, "behind")
 
 
 async def test_replicas_with_different_columns_of_a_row_agree_after_a_read(
-    company: Company,
+    cluster: ThreeReplicas,
 ) -> None:
     """Each has a write that the others missed."""
     made: dict[str, dict[str, Any]] = {
@@ -291,40 +297,40 @@ async def test_replicas_with_different_columns_of_a_row_agree_after_a_read(
         "n3": {"home": {"street": "Ring"}},
     }
     for name, row in made.items():
-        cell = writes("ada", row)(company.world.image).cell_at(company.now_us())
-        op = read_of(company.world.image)
-        await company.nodes[name].store.write([StoredCell(op.data_id, op.token, op.key, *cell)])
+        cell = writes("ada", row)(cluster.world.image).cell_at(cluster.now_us())
+        op = read_of(cluster.world.image)
+        await cluster.nodes[name].store.write([StoredCell(op.data_id, op.token, op.key, *cell)])
     merged_row = {"name": "ada", "age": 1, "tags": ["x"], "home": {"street": "Ring"}}
-    full = await company.nodes["n1"].coordination.read(USERS, reads("ada"), Consistency.ALL)
+    full = await cluster.nodes["n1"].coordination.read(USERS, reads("ada"), Consistency.ALL)
     assert row_of(full.image, "ada", full.cell) == merged_row
-    assert await company.read("n2") == merged_row
+    assert await cluster.read("n2") == merged_row
 
 
 async def test_a_read_writes_a_large_row_back_in_pieces(
-    company: Company, monkeypatch: pytest.MonkeyPatch
+    cluster: ThreeReplicas, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A row that is larger than a call between nodes could otherwise not be read."""
     monkeypatch.setattr(coordinate, "PIECE_BYTES", 1)
     row = {"age": 1, "tags": ["x"], "home": {"street": "Ring"}}
-    cell = writes("ada", row)(company.world.image).cell_at(company.now_us())
-    op = read_of(company.world.image)
-    await company.nodes["n1"].store.write([StoredCell(op.data_id, op.token, op.key, *cell)])
-    found = await company.nodes["n2"].coordination.read(USERS, reads("ada"), Consistency.ALL)
+    cell = writes("ada", row)(cluster.world.image).cell_at(cluster.now_us())
+    op = read_of(cluster.world.image)
+    await cluster.nodes["n1"].store.write([StoredCell(op.data_id, op.token, op.key, *cell)])
+    found = await cluster.nodes["n2"].coordination.read(USERS, reads("ada"), Consistency.ALL)
     assert row_of(found.image, "ada", found.cell) == {"name": "ada", **row}
-    written = [op.cell for op in company.sent if isinstance(op, Write)]
+    written = [op.cell for op in cluster.sent if isinstance(op, Write)]
     assert {len(content_of(each.value).columns) for each in written} == {1}
-    stored = [await company.stored(name) for name in NODES]
+    stored = [await cluster.stored(name) for name in NODES]
     assert stored.count(cell) >= 2
 
 
 NUMBERS = frozenset({"age", "size", "weight", "height"})
 
 
-class Drawn:
-    """Changes of columns and writes, drawn at random, and the row that they make."""
+class RandomChanges:
+    """Random changes of columns and random writes, and the row that results."""
 
-    def __init__(self, company: Company, seed: int) -> None:
-        self._company, self._chance = company, random.Random(seed)
+    def __init__(self, cluster: ThreeReplicas, seed: int) -> None:
+        self._company, self._chance = cluster, random.Random(seed)
         self._key, self._values = "name", dict[str, Any]()
 
     async def step(self, number: int) -> None:
@@ -350,7 +356,7 @@ class Drawn:
                 node.follower.read()
 
     async def check(self, via: str = "") -> None:
-        """Read the row through a node. A node that is behind shows the columns that it knows."""
+        """Read the row through a node. A lagging node returns the columns that it knows."""
         via = via or self._node()
         shown = await self._company.read(via)
         assert shown is not None
@@ -366,15 +372,15 @@ class Drawn:
 
 
 @pytest.mark.parametrize("seed", range(8))
-async def test_reads_and_writes_while_columns_change_never_fail_and_show_no_dropped_value(
-    company: Company, seed: int
+async def test_requests_during_column_changes_succeed_without_dropped_values(
+    cluster: ThreeReplicas, seed: int
 ) -> None:
     """Nodes read the log at different times. A column that is added again is a new one."""
-    drawn = Drawn(company, seed)
-    await company.write("n1", {})
+    random_changes = RandomChanges(cluster, seed)
+    await cluster.write("n1", {})
     for number in range(30):
-        await drawn.step(number)
-        await drawn.check()
-    for name, node in company.nodes.items():
+        await random_changes.step(number)
+        await random_changes.check()
+    for name, node in cluster.nodes.items():
         node.follower.read()
-        await drawn.check(name)
+        await random_changes.check(name)

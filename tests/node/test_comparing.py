@@ -1,4 +1,4 @@
-"""Comparison of two replicas by digests: what differs is found, and little else is moved."""
+"""Comparison of two replicas by digests: differing rows are found, and few other rows are moved."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from stele.node.store import SqliteStore, connect
 DATA = "d"
 WHOLE = Span(DATA, MIN_TOKEN, MIN_TOKEN)
 Rows = dict[int, tuple[int, bool, bytes]]
-"""By token: timestamp, tombstone and value; the key is the token in words."""
+"""By token: timestamp, tombstone and value. The key is the token as text."""
 
 tokens = st.integers(MIN_TOKEN + 1, MAX_TOKEN)
 spans = st.tuples(tokens, tokens).filter(lambda pair: pair[0] < pair[1])
@@ -46,7 +46,7 @@ def rows_in(rows: Rows, span: Span) -> list[tuple[int, bytes, int, bool, bytes]]
 
 
 def found_by(mine: Rows, theirs: Rows, most: int = 1000) -> tuple[list[Span], list[Digest]]:
-    """The spans to pull, and the digests that were equal; both answer for ``most`` spans at a time."""
+    """Return the spans to pull and the equal digests. Each call compares at most ``most`` spans."""
     equal = list[Digest]()
 
     async def ours(asked: Sequence[Span]) -> list[Digest | None]:
@@ -63,7 +63,7 @@ def found_by(mine: Rows, theirs: Rows, most: int = 1000) -> tuple[list[Span], li
 
 
 @given(spans, st.integers(1, 40))
-def test_the_parts_of_a_span_are_the_span(pair: tuple[int, int], parts: int) -> None:
+def test_split_parts_cover_the_span_exactly(pair: tuple[int, int], parts: int) -> None:
     span = Span(DATA, *pair)
     found = span.split(parts)
     assert [found[0].start, found[-1].end] == [span.start, span.end]
@@ -72,7 +72,7 @@ def test_the_parts_of_a_span_are_the_span(pair: tuple[int, int], parts: int) -> 
     assert len(found) == min(parts, span.end - span.start)
 
 
-def test_a_span_to_the_end_of_the_ring_is_split_up_to_it() -> None:
+def test_span_up_to_the_end_of_the_ring_is_split_up_to_it() -> None:
     found = Span(DATA, 0, MIN_TOKEN).split(4)
     assert len(found) == 4 and found[-1].end == MIN_TOKEN
     assert found[-1].bounds()[2] == MAX_TOKEN
@@ -80,7 +80,7 @@ def test_a_span_to_the_end_of_the_ring_is_split_up_to_it() -> None:
 
 @settings(deadline=None)
 @given(stores, stores, st.integers(1, 20))
-def test_whatever_the_other_has_and_this_one_has_not_is_in_a_span_to_pull(
+def test_spans_to_pull_contain_every_row_that_is_missing_locally(
     mine: Rows, theirs: Rows, most: int
 ) -> None:
     pulled, equal = found_by(mine, theirs, most)
@@ -93,9 +93,7 @@ def test_whatever_the_other_has_and_this_one_has_not_is_in_a_span_to_pull(
 
 @settings(deadline=None)
 @given(st.sets(tokens, min_size=200, max_size=400), st.data())
-def test_one_row_that_differs_moves_no_more_than_a_leaf(
-    there: set[int], data: st.DataObject
-) -> None:
+def test_one_differing_row_moves_at_most_one_leaf(there: set[int], data: st.DataObject) -> None:
     theirs: Rows = dict.fromkeys(there, (5, False, b"v"))
     changed = data.draw(st.sampled_from(sorted(there)))
     mine = {**theirs, changed: (4, False, b"old")}
@@ -106,7 +104,7 @@ def test_one_row_that_differs_moves_no_more_than_a_leaf(
     assert sum(digest.keys for digest in equal) == len(theirs) - len(come)
 
 
-def test_nothing_moves_between_replicas_that_are_equal() -> None:
+def test_nothing_moves_between_equal_replicas() -> None:
     rows: Rows = dict.fromkeys(range(1000), (5, False, b"v"))
     assert found_by(rows, rows)[0] == []
     assert found_by(rows, {})[0] == [], "what the other has not it cannot give"
@@ -128,7 +126,7 @@ def test_nothing_moves_between_replicas_that_are_equal() -> None:
         (None, None, NextStep.SPLIT),
     ],
 )
-def test_what_is_done_about_a_span(
+def test_span_is_skipped_pulled_or_split_by_its_digests(
     mine: Digest | None, theirs: Digest | None, expected: NextStep
 ) -> None:
     assert judged(Span(DATA, 0, FANOUT), mine, theirs) is expected
@@ -136,7 +134,7 @@ def test_what_is_done_about_a_span(
         assert judged(Span(DATA, 0, 1), mine, theirs) is NextStep.PULL, "it cannot be split"
 
 
-async def test_a_source_that_gives_no_digests_ends_it() -> None:
+async def test_comparison_fails_if_the_source_sends_no_digests() -> None:
     async def nothing(asked: Sequence[Span]) -> None:
         return None
 
@@ -168,7 +166,7 @@ def test_a_digest_does_not_depend_on_the_order_of_rows(
         (7, b"keyv", 5, False, b"alue"),
     ],
 )
-def test_a_digest_tells_rows_apart_by_all_that_they_are(
+def test_digest_depends_on_each_field_of_a_row(
     other: tuple[int, bytes, int, bool, bytes],
 ) -> None:
     assert digest_of([ROW]).sum != digest_of([other]).sum
@@ -184,7 +182,7 @@ def fill(store: sqlite3.Connection, tokens: range, value: bytes = b"v") -> None:
     store.executemany("insert into cells values (?, ?, ?, ?, ?, ?, ?)", rows)
 
 
-def test_a_span_with_too_much_in_it_is_to_be_split(
+def test_span_above_the_limits_has_no_digest(
     store: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(digests, "MOST_ROWS", 10)
@@ -200,7 +198,7 @@ def test_a_span_with_too_much_in_it_is_to_be_split(
     assert alone is not None and alone.keys == 1, "a single row cannot be split"
 
 
-async def test_an_answer_ends_after_so_many_rows(
+async def test_answer_with_digests_ends_at_the_row_limit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("stele.node.store.CALL_ROWS", 2)

@@ -31,7 +31,7 @@ def place(name: str, key: bytes) -> PlaceOf:
 
 
 class Replicas:
-    """n1 to n4, each a dict of cells, and what is wrong with them."""
+    """n1 to n4, each a dict of cells, with their faults."""
 
     def __init__(self) -> None:
         self.cells: dict[str, dict[bytes, Cell]] = {f"n{n}": {} for n in range(1, 5)}
@@ -89,7 +89,7 @@ class Replicas:
         return Answer(Code.OK, cell=known)
 
 
-class Bench:
+class CoordinationHarness:
     def __init__(self, coordination: Coordination, replicas: Replicas) -> None:
         self.coordination, self.replicas = coordination, replicas
         self.versions = VersionTracker()
@@ -109,10 +109,10 @@ class Bench:
 
 
 @pytest.fixture
-async def bench(world: World) -> Bench:
+async def harness(world: World) -> CoordinationHarness:
     follower = await world.follower()
     replicas = Replicas()
-    found = Bench.__new__(Bench)
+    found = CoordinationHarness.__new__(CoordinationHarness)
     versions = VersionTracker()
     coordination = Coordination(
         "n1", follower, versions, replicas, HybridClock(lambda: found.now_us), timeout_s=0.3
@@ -122,194 +122,202 @@ async def bench(world: World) -> Bench:
     return found
 
 
-async def test_a_write_is_read_back_and_a_deletion_too(bench: Bench) -> None:
-    timestamp, acks = await bench.write(b"v")
+async def test_writes_and_deletions_are_read_back(harness: CoordinationHarness) -> None:
+    timestamp, acks = await harness.write(b"v")
     assert len(acks) >= 2
-    assert await bench.read() == Cell(timestamp, False, b"v")
-    await bench.write(None)
-    found = await bench.read()
+    assert await harness.read() == Cell(timestamp, False, b"v")
+    await harness.write(None)
+    found = await harness.read()
     assert found is not None and found.kind == TOMBSTONE
-    assert await bench.read(key=b"never") is None
+    assert await harness.read(key=b"never") is None
 
 
-async def test_one_dead_replica_is_no_obstacle_and_two_are(bench: Bench) -> None:
-    bench.replicas.down = {"n2"}
-    await bench.write(b"v")
-    assert (await bench.read()) is not None
-    bench.replicas.down = {"n2", "n3"}
-    for request in (bench.write(b"w"), bench.read()):
+async def test_quorum_requests_succeed_with_one_dead_replica_and_fail_with_two(
+    harness: CoordinationHarness,
+) -> None:
+    harness.replicas.down = {"n2"}
+    await harness.write(b"v")
+    assert (await harness.read()) is not None
+    harness.replicas.down = {"n2", "n3"}
+    for request in (harness.write(b"w"), harness.read()):
         with pytest.raises(RequestRefused) as refused:
             await request
         assert (refused.value.status, refused.value.code) == (503, "unavailable")
         assert refused.value.details["n2"] == "unreachable: refused"
-    _, acks = await bench.write(b"one", ONE)
+    _, acks = await harness.write(b"one", ONE)
     assert acks == {"n1"}
 
 
-async def test_consistency_all_needs_every_replica(bench: Bench) -> None:
-    bench.replicas.down = {"n3"}
+async def test_consistency_all_needs_every_replica(harness: CoordinationHarness) -> None:
+    harness.replicas.down = {"n3"}
     with pytest.raises(RequestRefused, match="Too few of its replicas n1, n2, n3"):
-        await bench.write(b"v", ALL)
+        await harness.write(b"v", ALL)
     with pytest.raises(RequestRefused, match="Too few of its replicas n1, n2, n3"):
-        await bench.read(ALL)
+        await harness.read(ALL)
 
 
-async def test_replicas_that_do_not_answer_end_the_request_in_time(bench: Bench) -> None:
-    bench.replicas.silent = {"n2", "n3"}
+async def test_request_to_silent_replicas_times_out(harness: CoordinationHarness) -> None:
+    harness.replicas.silent = {"n2", "n3"}
     with pytest.raises(RequestRefused) as refused:
-        await bench.write(b"v")
+        await harness.write(b"v")
     assert refused.value.details["n2"] == "did not answer in time"
 
 
-async def test_a_later_write_wins_although_its_clock_is_behind(bench: Bench) -> None:
-    """Another node's acknowledged write carries a timestamp from the future."""
-    bench.replicas.put("n2 n3", Cell(9_000_000, False, b"from a fast clock"))
-    timestamp, _ = await bench.write(b"later")
+async def test_later_write_wins_despite_a_slow_clock(harness: CoordinationHarness) -> None:
+    """An acknowledged write of another node has a timestamp from the future."""
+    harness.replicas.put("n2 n3", Cell(9_000_000, False, b"from a fast clock"))
+    timestamp, _ = await harness.write(b"later")
     assert timestamp > 9_000_000
-    assert (await bench.read()) == Cell(timestamp, False, b"later")
+    assert (await harness.read()) == Cell(timestamp, False, b"later")
 
 
-async def test_a_concurrent_newer_write_counts_as_done(bench: Bench) -> None:
-    """It came after the timestamps were asked, so the two writes are concurrent."""
+async def test_write_overtaken_by_a_newer_concurrent_write_succeeds(
+    harness: CoordinationHarness,
+) -> None:
+    """It arrives after the timestamps were read, so the two writes are concurrent."""
 
     def overtake(node_id: str, op: AnyOp) -> None:
         if isinstance(op, Write):
-            bench.replicas.put("n1 n2 n3", Cell(op.cell.timestamp + 1, False, b"other"))
+            harness.replicas.put("n1 n2 n3", Cell(op.cell.timestamp + 1, False, b"other"))
 
-    bench.replicas.on_op = overtake
-    _, acks = await bench.write(b"mine")
+    harness.replicas.on_op = overtake
+    _, acks = await harness.write(b"mine")
     assert len(acks) >= 2
 
 
-async def test_a_read_repairs_before_it_answers(bench: Bench) -> None:
+async def test_read_repairs_replicas_before_it_answers(harness: CoordinationHarness) -> None:
     old, new = Cell(1, False, b"old"), Cell(2, False, b"new")
-    bench.replicas.put("n1 n2 n3", old)
-    bench.replicas.put("n3", new)
-    bench.replicas.down = {"n2"}
-    assert await bench.read() == new
-    assert bench.replicas.having(new) == {"n1", "n3"}
-    bench.replicas.down = {"n3"}
-    assert await bench.read() == new  # monotonic: n1 and n2 alone give no less
-    assert bench.coordination.repairs == 2
+    harness.replicas.put("n1 n2 n3", old)
+    harness.replicas.put("n3", new)
+    harness.replicas.down = {"n2"}
+    assert await harness.read() == new
+    assert harness.replicas.having(new) == {"n1", "n3"}
+    harness.replicas.down = {"n3"}
+    assert await harness.read() == new  # monotonic: n1 and n2 alone give no less
+    assert harness.coordination.repairs == 2
 
 
-async def test_a_read_that_cannot_repair_does_not_answer(bench: Bench) -> None:
-    bench.replicas.put("n3", Cell(2, False, b"seen by nobody else"))
-    bench.replicas.down = {"n2"}
+async def test_read_fails_if_it_cannot_repair_a_quorum(harness: CoordinationHarness) -> None:
+    harness.replicas.put("n3", Cell(2, False, b"seen by nobody else"))
+    harness.replicas.down = {"n2"}
 
     def refuse_writes(node_id: str, op: AnyOp) -> None:
         if isinstance(op, Write):
-            bench.replicas.down = {"n1", "n2"}
+            harness.replicas.down = {"n1", "n2"}
 
-    bench.replicas.on_op = refuse_writes
+    harness.replicas.on_op = refuse_writes
     with pytest.raises(RequestRefused, match="Too few of its replicas n1, n2, n3"):
-        await bench.read()
+        await harness.read()
 
 
-async def test_equal_timestamps_are_decided_the_same_everywhere(bench: Bench) -> None:
+async def test_equal_timestamps_are_ordered_by_value_on_every_replica(
+    harness: CoordinationHarness,
+) -> None:
     small, great = Cell(5, False, b"a"), Cell(5, False, b"b")
-    bench.replicas.put("n1", small)
-    bench.replicas.put("n2 n3", great)
-    bench.replicas.silent = {"n3"}
-    assert await bench.read() == great
-    assert bench.replicas.cells["n1"][KEY] == great
+    harness.replicas.put("n1", small)
+    harness.replicas.put("n2 n3", great)
+    harness.replicas.silent = {"n3"}
+    assert await harness.read() == great
+    assert harness.replicas.cells["n1"][KEY] == great
 
 
-async def test_only_one_replica_is_asked_for_the_value(bench: Bench) -> None:
-    await bench.write(b"v")
-    bench.replicas.sent.clear()
-    await bench.read()
-    modes = {node_id: op.mode for node_id, op in bench.replicas.sent if isinstance(op, Read)}
-    assert bench.coordination.repairs == 0
+async def test_only_one_replica_is_asked_for_the_value(harness: CoordinationHarness) -> None:
+    await harness.write(b"v")
+    harness.replicas.sent.clear()
+    await harness.read()
+    modes = {node_id: op.mode for node_id, op in harness.replicas.sent if isinstance(op, Read)}
+    assert harness.coordination.repairs == 0
     assert modes == {"n1": ReadMode.CELL, "n2": ReadMode.STAMP, "n3": ReadMode.STAMP}
 
 
 @pytest.mark.parametrize("what", ["down", "silent"])
-async def test_a_value_is_read_though_the_replica_that_was_asked_for_it_does_not_answer(
-    bench: Bench, what: str
+async def test_value_is_read_from_another_replica_if_the_first_does_not_answer(
+    harness: CoordinationHarness, what: str
 ) -> None:
-    """The others agree on a stamp: that is a value, and not that there is none."""
-    timestamp, _ = await bench.write(b"v")
-    setattr(bench.replicas, what, {"n1"})
-    assert await bench.read() == Cell(timestamp, False, b"v")
+    """The others agree on a stamp. A stamp without a cell is not a missing value."""
+    timestamp, _ = await harness.write(b"v")
+    setattr(harness.replicas, what, {"n1"})
+    assert await harness.read() == Cell(timestamp, False, b"v")
 
 
-async def test_while_ranges_move_writes_go_to_both_sets_and_need_more_acks(
-    world: World, bench: Bench
+async def test_write_to_a_moving_range_needs_a_quorum_of_both_replica_sets(
+    world: World, harness: CoordinationHarness
 ) -> None:
     world.start_join()
     world.advance()
     key = world.key(lambda row: len(row.writes) == 4)
     row = world.row(key)
-    bench.replicas.silent = {next(n for n in row.reads if n not in row.other)}
-    _, acks = await bench.write(b"v", key=key)
+    harness.replicas.silent = {next(n for n in row.reads if n not in row.other)}
+    _, acks = await harness.write(b"v", key=key)
     assert len(acks & {*row.reads}) >= 2
     assert len(acks & {*row.other}) >= 2
-    bench.replicas.silent = set()
-    await bench.write(b"v", key=key)
-    assert {n for n, cells in bench.replicas.cells.items() if key in cells} == {
+    harness.replicas.silent = set()
+    await harness.write(b"v", key=key)
+    assert {n for n, cells in harness.replicas.cells.items() if key in cells} == {
         "n1",
         "n2",
         "n3",
         "n4",
     }
-    bench.replicas.down = {"n2", "n3"}
+    harness.replicas.down = {"n2", "n3"}
     with pytest.raises(RequestRefused):
-        await bench.write(b"w", key=key)
+        await harness.write(b"w", key=key)
 
 
-async def test_while_ranges_move_a_read_leaves_its_result_with_both_sets(
-    world: World, bench: Bench
+async def test_read_of_a_moving_range_repairs_both_replica_sets(
+    world: World, harness: CoordinationHarness
 ) -> None:
-    """Else a reader of the next version could find less than this one did."""
+    """Otherwise a reader of the next version could find an older value."""
     world.start_join()
     world.advance()
     key = world.key(lambda row: len(row.writes) == 4 and "n3" in row.other)
     cell = Cell(3, False, b"acknowledged by nobody")
-    bench.replicas.put("n1 n2 n3", cell, key)
-    bench.replicas.silent = {"n3"}
-    assert await bench.read(key=key) == cell
-    assert bench.replicas.cells["n4"][key] == cell
+    harness.replicas.put("n1 n2 n3", cell, key)
+    harness.replicas.silent = {"n3"}
+    assert await harness.read(key=key) == cell
+    assert harness.replicas.cells["n4"][key] == cell
 
 
-async def test_a_stale_version_reads_the_log_and_tries_again(world: World, bench: Bench) -> None:
+async def test_request_with_a_stale_version_reads_the_log_and_retries(
+    world: World, harness: CoordinationHarness
+) -> None:
     world.start_join()
-    before = bench.coordination._follower.image
-    bench.replicas.fence, bench.replicas.fence_epoch = world.version + 1, world.image.epoch + 1
+    before = harness.coordination._follower.image
+    harness.replicas.fence, harness.replicas.fence_epoch = world.version + 1, world.image.epoch + 1
 
     def advance(node_id: str, op: AnyOp) -> None:
-        bench.replicas.on_op = lambda node_id, op: None
+        harness.replicas.on_op = lambda node_id, op: None
         asyncio.get_running_loop().call_later(0.02, world.advance)
 
-    bench.replicas.on_op = advance
+    harness.replicas.on_op = advance
     path = DataPath(KEYSPACE, KEY.decode(), KEY)
     write = partial(write_of, path=path, body=b"v")
-    written = await bench.coordination.write(KEYSPACE, write, QUORUM)
+    written = await harness.coordination.write(KEYSPACE, write, QUORUM)
     assert written.version == before.topology.version + 1
-    assert bench.coordination.retries >= 1
+    assert harness.coordination.retries >= 1
 
 
-async def test_a_version_that_stays_stale_ends_in_a_clear_answer(bench: Bench) -> None:
-    bench.replicas.fence = 10_000
+async def test_request_whose_version_stays_stale_returns_503(harness: CoordinationHarness) -> None:
+    harness.replicas.fence = 10_000
     with pytest.raises(RequestRefused) as refused:
-        await bench.write(b"v")
+        await harness.write(b"v")
     assert (refused.value.status, refused.value.code) == (503, "stale_version")
 
 
 async def test_the_version_is_held_until_the_last_replica_has_answered(
-    world: World, bench: Bench
+    world: World, harness: CoordinationHarness
 ) -> None:
     held = world.version
-    bench.replicas.silent = {"n3"}
-    await bench.write(b"v")
+    harness.replicas.silent = {"n3"}
+    await harness.write(b"v")
     world.start_join()
-    assert bench.versions.oldest_in_use(world.version) == held
-    for future in bench.replicas.unanswered:
+    assert harness.versions.oldest_in_use(world.version) == held
+    for future in harness.replicas.unanswered:
         future.set_result(Answer(Code.UNREACHABLE))
-    await until(lambda: not bench.versions.in_use(), "the release of the version")
+    await until(lambda: not harness.versions.in_use(), "the release of the version")
 
 
-async def test_who_is_no_member_serves_nothing(world: World) -> None:
+async def test_node_that_is_not_a_member_coordinates_no_requests(world: World) -> None:
     world.start_join()
     world.apply(join(5), "join-n5")
     follower = await world.follower()
@@ -321,48 +329,50 @@ async def test_who_is_no_member_serves_nothing(world: World) -> None:
             await coordination.read(KEYSPACE, place(KEYSPACE, KEY), QUORUM)
 
 
-def then(bench: Bench, place: int, happens: Callable[[], object]) -> None:
-    """Call this when a number of replicas has got the write, before the last of them answers."""
+def after_replicas(harness: CoordinationHarness, place: int, happens: Callable[[], object]) -> None:
+    """Call ``happens`` when ``place`` replicas have received the write, before the last of them answers."""
     asked = 0
 
     def on_op(_: str, op: AnyOp) -> None:
         nonlocal asked
         asked += isinstance(op, Write)
         if asked == place:
-            bench.replicas.on_op = lambda node_id, op: None
+            harness.replicas.on_op = lambda node_id, op: None
             happens()
 
-    bench.replicas.on_op = on_op
+    harness.replicas.on_op = on_op
 
 
-def stored(bench: Bench) -> int:
-    return sum(KEY in cells for cells in bench.replicas.cells.values())
+def stored(harness: CoordinationHarness) -> int:
+    return sum(KEY in cells for cells in harness.replicas.cells.values())
 
 
-async def unknown(bench: Bench, said: str) -> OutcomeUnknown:
+async def write_with_unknown_outcome(harness: CoordinationHarness, said: str) -> OutcomeUnknown:
     with pytest.raises(OutcomeUnknown, match="may have taken effect") as raised:
-        await bench.write(b"v")
+        await harness.write(b"v")
     assert (raised.value.status, raised.value.code) == (503, "outcome_unknown")
     assert said in raised.value.message
     return raised.value
 
 
-async def test_a_write_whose_keyspace_is_dropped_meanwhile_is_unknown(
-    world: World, bench: Bench
+async def test_outcome_is_unknown_if_the_keyspace_is_dropped_during_a_write(
+    world: World, harness: CoordinationHarness
 ) -> None:
-    """One replica has it; made again under the name, the keyspace shows it: it is no 404."""
+    """One replica stored the write. A 404 would promise that nothing was stored."""
 
     def drop() -> None:
         world.drop()
-        bench.replicas.refusing = {"n1", "n2", "n3"}
+        harness.replicas.refusing = {"n1", "n2", "n3"}
 
-    then(bench, 2, drop)
-    await unknown(bench, "There is no keyspace")
-    assert stored(bench) == 1
+    after_replicas(harness, 2, drop)
+    await write_with_unknown_outcome(harness, "There is no keyspace")
+    assert stored(harness) == 1
 
 
-async def test_a_write_whose_node_leaves_meanwhile_is_unknown(bench: Bench) -> None:
-    fold = bench.coordination._follower.fold
+async def test_outcome_is_unknown_if_the_coordinating_node_leaves_during_a_write(
+    harness: CoordinationHarness,
+) -> None:
+    fold = harness.coordination._follower.fold
 
     def leave() -> None:
         image = fold.image
@@ -371,80 +381,84 @@ async def test_a_write_whose_node_leaves_meanwhile_is_unknown(bench: Bench) -> N
         left = msgspec.structs.replace(node, state=NodeState.LEFT)
         membership = MembershipImage(image.membership.nodes.set("n1", left))
         fold.image = msgspec.structs.replace(image, epoch=image.epoch + 1, membership=membership)
-        bench.replicas.refusing = {"n1", "n2", "n3"}
+        harness.replicas.refusing = {"n1", "n2", "n3"}
 
-    then(bench, 2, leave)
-    await unknown(bench, "has left the cluster")
-    assert stored(bench) == 1
+    after_replicas(harness, 2, leave)
+    await write_with_unknown_outcome(harness, "has left the cluster")
+    assert stored(harness) == 1
 
 
-async def test_a_write_whose_version_becomes_stale_after_one_has_it_is_unknown(
-    bench: Bench,
+async def test_outcome_is_unknown_if_the_version_is_fenced_during_a_write(
+    harness: CoordinationHarness,
 ) -> None:
     def fence() -> None:
-        bench.replicas.fence = 10_000
+        harness.replicas.fence = 10_000
 
-    then(bench, 2, fence)
-    await unknown(bench, "is fenced out and no newer one came in time")
-    assert stored(bench) == 1
+    after_replicas(harness, 2, fence)
+    await write_with_unknown_outcome(harness, "is fenced out and no newer one came in time")
+    assert stored(harness) == 1
 
 
-async def test_a_write_that_times_out_is_unknown(bench: Bench) -> None:
+async def test_outcome_is_unknown_if_a_write_times_out(harness: CoordinationHarness) -> None:
     def silence() -> None:
-        bench.replicas.silent = {"n1", "n2", "n3"}
+        harness.replicas.silent = {"n1", "n2", "n3"}
 
-    then(bench, 2, silence)
-    refused = await unknown(bench, "Too few of its replicas n1, n2, n3")
+    after_replicas(harness, 2, silence)
+    refused = await write_with_unknown_outcome(harness, "Too few of its replicas n1, n2, n3")
     assert [*refused.details.values()].count("did not answer in time") == 2
 
 
-async def test_a_call_that_breaks_off_may_have_arrived(bench: Bench) -> None:
-    def cut() -> None:
-        bench.replicas.down = {"n1", "n2", "n3"}
-
-    then(bench, 1, cut)
-    await unknown(bench, "Too few of its replicas n1, n2, n3")
-
-
-async def test_a_write_that_nothing_was_sent_of_is_refused_as_not_done(
-    world: World, bench: Bench
+async def test_outcome_is_unknown_if_a_connection_breaks_during_a_write(
+    harness: CoordinationHarness,
 ) -> None:
-    bench.replicas.down = {"n2", "n3"}  # not even the timestamps can be asked
-    for request in (bench.write(b"v"), bench.read()):
+    def cut() -> None:
+        harness.replicas.down = {"n1", "n2", "n3"}
+
+    after_replicas(harness, 1, cut)
+    await write_with_unknown_outcome(harness, "Too few of its replicas n1, n2, n3")
+
+
+async def test_write_that_reached_no_replica_is_refused_as_not_done(
+    world: World, harness: CoordinationHarness
+) -> None:
+    harness.replicas.down = {"n2", "n3"}  # the timestamps cannot be read either
+    for request in (harness.write(b"v"), harness.read()):
         with pytest.raises(RequestRefused, match="do it in time: not n2, n3") as refused:
             await request
         assert (refused.value.status, refused.value.code) == (503, "unavailable")
     world.drop()
     with pytest.raises(RequestRefused) as refused:
-        await bench.write(b"v")
+        await harness.write(b"v")
     assert (refused.value.status, refused.value.code) == (404, "unknown_keyspace")
-    assert not any(bench.replicas.cells.values())
+    assert not any(harness.replicas.cells.values())
 
 
-async def test_a_write_that_every_disk_was_too_full_for_is_refused_as_not_done(
-    bench: Bench,
+async def test_write_is_refused_as_not_done_only_if_all_disks_are_full(
+    harness: CoordinationHarness,
 ) -> None:
-    bench.replicas.full = {"n1", "n2", "n3"}
+    harness.replicas.full = {"n1", "n2", "n3"}
     with pytest.raises(RequestRefused, match="The disks of n1, n2, n3 are full") as refused:
-        await bench.write(b"v")
+        await harness.write(b"v")
     assert (refused.value.status, refused.value.code) == (503, "disk_full")
-    assert not any(bench.replicas.cells.values())
-    bench.replicas.full = {"n2", "n3"}
-    await unknown(bench, "The disks of n2, n3 are full")
-    bench.replicas.full = {"n3"}
-    await bench.write(b"v")
-    assert (await bench.read()) is not None
+    assert not any(harness.replicas.cells.values())
+    harness.replicas.full = {"n2", "n3"}
+    await write_with_unknown_outcome(harness, "The disks of n2, n3 are full")
+    harness.replicas.full = {"n3"}
+    await harness.write(b"v")
+    assert (await harness.read()) is not None
 
 
-async def test_a_write_that_some_refused_and_one_may_yet_do_is_unknown(bench: Bench) -> None:
-    bench.replicas.full, bench.replicas.silent = {"n1", "n2"}, {"n3"}
+async def test_outcome_is_unknown_if_a_silent_replica_may_still_apply_the_write(
+    harness: CoordinationHarness,
+) -> None:
+    harness.replicas.full, harness.replicas.silent = {"n1", "n2"}, {"n3"}
     with pytest.raises(OutcomeUnknown, match="may have taken effect"):
-        await bench.write(b"v")
+        await harness.write(b"v")
 
 
-async def test_an_unknown_keyspace_is_said_to_be_unknown(bench: Bench) -> None:
+async def test_unknown_keyspace_returns_404(harness: CoordinationHarness) -> None:
     with pytest.raises(RequestRefused) as refused:
-        await bench.coordination.read("nothing", place("nothing", KEY), QUORUM)
+        await harness.coordination.read("nothing", place("nothing", KEY), QUORUM)
     assert (refused.value.status, refused.value.code) == (404, "unknown_keyspace")
 
 
@@ -456,11 +470,11 @@ async def test_an_unknown_keyspace_is_said_to_be_unknown(bench: Bench) -> None:
         ("music", "keyspace_with_tablets", "Name a table, as in 'music.TABLE'"),
     ],
 )
-async def test_what_serves_nothing_is_told_apart(
-    world: World, bench: Bench, name: str, code: str, hint: str
+async def test_invalid_names_are_rejected_with_separate_codes(
+    world: World, harness: CoordinationHarness, name: str, code: str, hint: str
 ) -> None:
     world.apply(CreateKeyspace("music", {"dc1": 3}, tablets=True))
     with pytest.raises(RequestRefused) as refused:
-        await bench.coordination.read(name, place(name, KEY), QUORUM)
+        await harness.coordination.read(name, place(name, KEY), QUORUM)
     assert (refused.value.status, refused.value.code) == (404, code)
     assert refused.value.hint.startswith(hint)

@@ -71,7 +71,7 @@ ENCODED = [
 
 
 @pytest.mark.parametrize(("type_", "json", "encoded"), ENCODED)
-def test_a_value_has_the_encoding_of_the_protocol_and_comes_back_as_it_was(
+def test_values_round_trip_in_the_encoding_of_the_cql_protocol(
     type_: str, json: str, encoded: str
 ) -> None:
     parsed = parse_type(type_)
@@ -80,7 +80,7 @@ def test_a_value_has_the_encoding_of_the_protocol_and_comes_back_as_it_was(
     assert encode_json(decode_value(parsed, found, fields_of)).decode() == json
 
 
-def test_each_native_type_but_counters_has_an_encoding() -> None:
+def test_each_native_type_except_counter_has_an_encoding() -> None:
     assert {type_ for type_, _, _ in ENCODED} & NATIVE == NATIVE - {"counter"}
 
 
@@ -125,7 +125,7 @@ def test_each_native_type_but_counters_has_an_encoding() -> None:
         ("frozen<person>", '["Ada"]', "is no frozen<person>"),
     ],
 )
-def test_a_value_of_another_type_is_named_with_the_expected_type(
+def test_mismatch_error_has_the_value_and_the_expected_type(
     type_: str, json: str, said: str
 ) -> None:
     with pytest.raises(ValueMismatch) as refused:
@@ -141,7 +141,7 @@ json_values = st.recursive(
 
 
 @given(st.sampled_from([type_ for type_, _, _ in ENCODED]), json_values)
-def test_any_json_value_is_encoded_and_shown_or_refused(type_: str, value: object) -> None:
+def test_any_json_value_round_trips_or_is_refused(type_: str, value: object) -> None:
     parsed = parse_type(type_)
     try:
         encoded = encode_value(parsed, value, fields_of)
@@ -162,7 +162,7 @@ def test_equal_values_have_equal_encodings() -> None:
         assert encode_value(parsed, one, fields_of) == encode_value(parsed, two, fields_of)
 
 
-def test_a_value_of_a_type_before_it_got_a_field_shows_null_for_it() -> None:
+def test_value_from_before_a_field_was_added_has_null_for_the_field() -> None:
     before = encode_value(parse_type("tuple<text>"), ["Ada"], fields_of)
     shown = decode_value(parse_type("frozen<person>"), before, fields_of)
     assert shown == {"name": "Ada", "born": None, "tags": None}
@@ -183,7 +183,7 @@ def test_a_time_outside_of_the_calendar_is_shown_in_milliseconds() -> None:
         ("frozen<person>", "{}", {}),
     ],
 )
-def test_a_text_of_a_path_stands_for_a_value(type_: str, text: str, value: object) -> None:
+def test_text_of_a_path_is_parsed_by_the_column_type(type_: str, text: str, value: object) -> None:
     assert value_of_text(parse_type(type_), text) == value
     with pytest.raises(ValueMismatch):
         value_of_text(parse_type("frozen<list<int>>"), "[")

@@ -1,4 +1,4 @@
-"""A folder of an old cluster, and one that is empty, before a cluster that began with a dump."""
+"""Data directories of the dumped cluster and of others, in a cluster that began with a dump."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def begun_with_a_dump() -> Image:
     )
 
 
-def test_a_folder_of_the_dumped_cluster_follows_once_the_loss_is_accepted() -> None:
+def test_directory_of_the_dumped_cluster_needs_an_accepted_loss() -> None:
     old, new = of_the_old_cluster(shop().image), begun_with_a_dump()
     refused = binding(old, new, "").refused
     assert f"STELE_ACCEPT_LOST_EPOCHS={LOG_ID.hex()}" in refused
@@ -43,7 +43,7 @@ def test_a_folder_of_the_dumped_cluster_follows_once_the_loss_is_accepted() -> N
     assert (found.loss.log_id, found.loss.as_log_id) == (LOG_ID.hex(), LATER.hex())
 
 
-def test_a_folder_of_any_other_cluster_is_refused_whatever_is_accepted() -> None:
+def test_directory_of_another_cluster_is_refused_despite_an_accepted_loss() -> None:
     other = msgspec.structs.replace(of_the_old_cluster(shop().image), cluster_id="other/1")
     assert (
         "the data is of cluster id other/1"

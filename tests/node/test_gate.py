@@ -1,4 +1,4 @@
-"""When a node may serve: the log must show that it is the same node, and reach what it acknowledged."""
+"""A node may serve once the log contains its host id and each epoch that it acknowledged."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Start:
         self.caught_up, self.stop = asyncio.Event(), Stop()
 
     async def admit(self) -> None:
-        """Admit the process. Raises TimeoutError where it would wait without end."""
+        """Admit the process. Raises TimeoutError if that would wait forever."""
         catching_up = asyncio.create_task(self.catch_up())
         try:
             async with asyncio.timeout(WAITS_S):
@@ -73,7 +73,7 @@ class Start:
             self.caught_up.set()
 
     def read_on(self) -> None:
-        """The records that the broker did not show at first."""
+        """Deliver the records that the broker did not return at first."""
         for record in self.world.partition.records[len(self.partition.records) :]:
             self.partition.append(record.value)
             for follower in self.partition.followers:
@@ -92,14 +92,14 @@ def directory(world: World, tmp_path: Path) -> DataDirectory:
     return directory
 
 
-def everything(world: World) -> int:
+def record_count(world: World) -> int:
     return len(world.partition.records)
 
 
-async def test_it_opens_for_the_host_that_the_log_knows_and_notes_the_cluster(
+async def test_gate_opens_for_the_host_in_the_log_and_records_the_cluster_id(
     world: World, directory: DataDirectory
 ) -> None:
-    start = Start(directory, everything(world), world)
+    start = Start(directory, record_count(world), world)
     assert start.code() == "catching_up"
     await start.admit()
     assert start.gate.closed() is None
@@ -110,24 +110,24 @@ async def test_it_opens_for_the_host_that_the_log_knows_and_notes_the_cluster(
     assert identity.acknowledged == noted(world.image)
 
 
-async def test_what_is_acknowledged_since_it_is_open_is_not_overwritten(
+async def test_second_check_of_the_row_does_not_overwrite_newer_acks(
     world: World, directory: DataDirectory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A former member reads its row twice: at once, and before it announces changes. Meanwhile the agent writes
-    newer versions, in another thread.
+    """A former member checks its row twice: at the start, and before it announces changes. Meanwhile the
+    agent stores newer acks, in another thread.
     """
-    start, saved = Start(directory, everything(world), world), list[dict[str, object]]()
+    start, saved = Start(directory, record_count(world), world), list[dict[str, object]]()
     await start.admit()
     monkeypatch.setattr(directory, "save", lambda **changes: saved.append(changes))
     await start.gate.recognise(start.stop)
     assert not saved
 
 
-async def test_who_was_admitted_is_not_said_to_wait_for_that_while_it_notes_it(
+async def test_admitted_node_never_reports_not_admitted_during_its_start(
     world: World, directory: DataDirectory
 ) -> None:
     """Otherwise a restarted node that has left would report it for a moment."""
-    start = Start(directory, everything(world), world)
+    start = Start(directory, record_count(world), world)
     await start.catch_up()
     await start.gate.reach(start.caught_up, start.stop)
     assert (start.gate.is_open, start.code()) == (False, "catching_up")
@@ -135,9 +135,11 @@ async def test_who_was_admitted_is_not_said_to_wait_for_that_while_it_notes_it(
     assert start.code() == ""
 
 
-async def test_who_is_not_in_the_log_yet_waits_unadmitted(world: World, tmp_path: Path) -> None:
+async def test_node_that_is_not_in_the_log_yet_waits_for_admission(
+    world: World, tmp_path: Path
+) -> None:
     directory = boot(tmp_path, "n8", "demo")
-    start = Start(directory, everything(world), world)
+    start = Start(directory, record_count(world), world)
     admitting = asyncio.create_task(start.admit())
     await until(lambda: start.code() == "not_admitted", "the log's end")
     assert not start.gate.is_open
@@ -147,12 +149,12 @@ async def test_who_is_not_in_the_log_yet_waits_unadmitted(world: World, tmp_path
     assert start.gate.is_open
 
 
-async def test_a_wiped_node_is_not_the_same_replica(
+async def test_node_with_a_new_disk_is_refused_under_its_old_name(
     world: World, directory: DataDirectory, tmp_path: Path
 ) -> None:
-    """Its disk was replaced, its name is the same: the cluster would miss what it had acknowledged."""
+    """The disk was replaced under the same node id. Acknowledged data would be missing."""
     wiped = boot(tmp_path / "new disk", "n9", "demo")
-    start = Start(wiped, everything(world), world)
+    start = Start(wiped, record_count(world), world)
     with pytest.raises(
         NotThisReplica, match=r"host_id_mismatch: .* put its own data directory back"
     ):
@@ -161,12 +163,12 @@ async def test_a_wiped_node_is_not_the_same_replica(
     assert wiped.identity.admitted_by == ""
 
 
-async def test_another_host_that_gets_the_name_meanwhile_ends_the_wait(
+async def test_wait_for_admission_ends_when_another_host_gets_the_name(
     world: World, tmp_path: Path
 ) -> None:
-    """It would else wait for ever to be admitted."""
+    """Otherwise the node would wait for its admission forever."""
     directory = boot(tmp_path, "n8", "demo")
-    start = Start(directory, everything(world), world)
+    start = Start(directory, record_count(world), world)
     admitting = asyncio.create_task(start.admit())
     await until(lambda: start.code() == "not_admitted", "the log's end")
     world.apply(msgspec.structs.replace(join(8), host_id="another"))
@@ -176,12 +178,10 @@ async def test_another_host_that_gets_the_name_meanwhile_ends_the_wait(
     assert not start.gate.is_open
 
 
-async def test_data_of_another_cluster_is_refused_as_soon_as_the_log_names_its_own(
-    world: World, directory: DataDirectory
-) -> None:
+async def test_data_of_another_cluster_is_refused(world: World, directory: DataDirectory) -> None:
     """The topic was recreated under the same name, and the nodes still have data of the old cluster."""
     directory.save(cluster_id="the one before")
-    start = Start(directory, everything(world), world)
+    start = Start(directory, record_count(world), world)
     with pytest.raises(
         NotThisReplica, match="data is of cluster id the one before; this log is of"
     ):
@@ -189,34 +189,36 @@ async def test_data_of_another_cluster_is_refused_as_soon_as_the_log_names_its_o
     assert start.code() == "not_admitted"
 
 
-async def test_data_of_another_log_of_the_same_cluster_waits_for_its_own(
+async def test_node_with_data_of_another_log_of_the_cluster_waits_for_that_log(
     world: World, directory: DataDirectory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It was founded again under the old id: the node's last epochs may be missing."""
+    """The log was founded again under the old cluster id. The last epochs of the node may be missing."""
     monkeypatch.setattr(gate_module, "PATIENCE_S", 0.05)
-    await Start(directory, everything(world), world).admit()
+    await Start(directory, record_count(world), world).admit()
     assert directory.identity.log_id == world.image.log_id.hex()
     directory.save(log_id="ff" * 16)
-    start = Start(directory, everything(world), world)
+    start = Start(directory, record_count(world), world)
     admitting = asyncio.create_task(start.admit())
-    await says(start, f"data is of log {'ff' * 16}; this log is of log")
+    await wait_for_reason(start, f"data is of log {'ff' * 16}; this log is of log")
     assert not admitting.done() and not start.gate.is_open
     admitting.cancel()
 
 
-async def test_a_member_that_the_log_does_not_know_is_refused(world: World, tmp_path: Path) -> None:
+async def test_admitted_node_that_the_log_does_not_know_is_refused(
+    world: World, tmp_path: Path
+) -> None:
     directory = boot(tmp_path, "n7", "demo")
     directory.save(admitted_by="join-n7", cluster_id=world.image.cluster_id)
     with pytest.raises(NotThisReplica, match="does not know node 'n7', which request join-n7"):
-        await Start(directory, everything(world), world).admit()
+        await Start(directory, record_count(world), world).admit()
 
 
-async def test_a_member_waits_for_the_state_that_its_cluster_is_to_begin_with(
+async def test_admitted_node_waits_while_the_log_awaits_its_first_state(
     world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     directory = boot(tmp_path, "n7", "demo")
     directory.save(admitted_by="join-n7", cluster_id=world.image.cluster_id)
-    start = Start(directory, everything(world), world)
+    start = Start(directory, record_count(world), world)
     await start.catch_up()
     with pytest.raises(NotThisReplica, match="does not know node 'n7'"):
         start.gate.check_host(world.image)
@@ -224,11 +226,11 @@ async def test_a_member_waits_for_the_state_that_its_cluster_is_to_begin_with(
     start.gate.check_host(world.image)
 
 
-async def test_a_restarted_node_waits_for_the_fence_that_it_acknowledged(
+async def test_restarted_node_waits_for_the_epoch_that_it_acknowledged(
     world: World, directory: DataDirectory
 ) -> None:
-    """A broker that is cut off shows an old end of the log; the node knows better."""
-    stale = everything(world)
+    """A partitioned broker returns an old end of the log."""
+    stale = record_count(world)
     world.start_join()
     world.advance()
     world.fence()
@@ -247,8 +249,8 @@ async def test_a_restarted_node_waits_for_the_fence_that_it_acknowledged(
     assert start.gate.is_open
 
 
-async def says(start: Start, words: str) -> None:
-    """Return whether it waits with this reason."""
+async def wait_for_reason(start: Start, words: str) -> None:
+    """Wait until the gate reports this reason."""
 
     def told() -> bool:
         closed = start.gate.closed()
@@ -257,50 +259,52 @@ async def says(start: Start, words: str) -> None:
     await until(told, words)
 
 
-def with_a_lost_end(
+def start_with_lost_end(
     world: World, directory: DataDirectory, monkeypatch: pytest.MonkeyPatch
 ) -> Start:
-    """It reads a log without the newest epoch that it has acknowledged, and has little patience."""
+    """Return a start that reads a log without its newest acknowledged epoch. Patience is short."""
     monkeypatch.setattr(gate_module, "PATIENCE_S", 0.05)
-    stale = everything(world)
+    stale = record_count(world)
     world.apply(Noop())
     directory.save(acknowledged=noted(world.image))
     return Start(directory, stale, world)
 
 
-async def test_a_node_waits_for_the_epoch_that_the_log_has_lost_and_says_so(
+async def test_node_waits_and_reports_an_epoch_that_the_log_has_lost(
     world: World, directory: DataDirectory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It reports its promises to the recovery."""
-    start = with_a_lost_end(world, directory, monkeypatch)
+    """The node must stay up to report its promise to a recovery."""
+    start = start_with_lost_end(world, directory, monkeypatch)
     admitting = asyncio.create_task(start.admit())
-    await says(start, f"the log ends at epoch {world.image.epoch - 1}: the log was truncated")
+    await wait_for_reason(
+        start, f"the log ends at epoch {world.image.epoch - 1}: the log was truncated"
+    )
     assert not admitting.done() and not start.gate.is_open
     start.read_on()
     await admitting
     assert start.gate.closed() is None
 
 
-async def test_what_was_missed_is_no_reason_any_more_once_it_was_read(
+async def test_missing_epochs_are_no_longer_reported_once_they_are_read(
     world: World, directory: DataDirectory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    start = with_a_lost_end(world, directory, monkeypatch)
+    start = start_with_lost_end(world, directory, monkeypatch)
     reaching = asyncio.create_task(start.gate.reach(start.caught_up, start.stop))
     catching_up = asyncio.create_task(start.catch_up())
-    await says(start, "the log was truncated")
+    await wait_for_reason(start, "the log was truncated")
     start.read_on()
     await asyncio.wait_for(asyncio.gather(reaching, catching_up), 20)
     closed = start.gate.closed()
     assert closed is not None and "has found its row" in closed.message
 
 
-async def test_what_replicas_know_of_more_is_no_reason_to_be_another_replica(
+async def test_floor_of_a_catch_up_replica_does_not_end_the_node(
     world: World, directory: DataDirectory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """This node has acknowledged nothing that is not there."""
+    """The log has each epoch that this node acknowledged."""
     monkeypatch.setattr(gate_module, "PATIENCE_S", 0.05)
     floor = Floor(world.image.epoch + 1, bytes(16), "a catch-up replica holds")
-    start = Start(directory, everything(world), world, floor=floor)
+    start = Start(directory, record_count(world), world, floor=floor)
     admitting = asyncio.create_task(start.admit())
     await until(lambda: start.follower.is_at_end, "the log's end")
     await asyncio.sleep(0.3)
@@ -308,10 +312,10 @@ async def test_what_replicas_know_of_more_is_no_reason_to_be_another_replica(
     admitting.cancel()
 
 
-async def test_a_log_that_is_long_to_read_is_not_one_that_ends_too_early(
+async def test_slow_read_of_the_log_is_not_reported_as_truncated(
     world: World, directory: DataDirectory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    start = with_a_lost_end(world, directory, monkeypatch)
+    start = start_with_lost_end(world, directory, monkeypatch)
     monkeypatch.setattr(LogFollower, "is_at_end", False)
     admitting = asyncio.create_task(start.admit())
     await asyncio.sleep(0.3)
@@ -321,51 +325,51 @@ async def test_a_log_that_is_long_to_read_is_not_one_that_ends_too_early(
     assert start.gate.is_open
 
 
-async def test_a_node_says_what_a_log_has_lost_although_that_is_written_all_the_time(
+async def test_lost_epoch_is_reported_while_the_log_is_being_written(
     world: World, directory: DataDirectory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Then there is now and then a record that is not read yet."""
+    """A busy log often has a record that is not read yet."""
     monkeypatch.setattr(gate_module, "PATIENCE_S", 0.2)
     monkeypatch.setattr(gate_module, "LOOK_S", 0.01)
-    stale = everything(world)
+    stale = record_count(world)
     world.apply(Noop())
     directory.save(acknowledged=noted(world.image))
     looks = count()
     monkeypatch.setattr(LogFollower, "is_at_end", property(lambda _: next(looks) % 10))
     start = Start(directory, stale, world)
     admitting = asyncio.create_task(start.admit())
-    await says(start, "the log was truncated")
+    await wait_for_reason(start, "the log was truncated")
     admitting.cancel()
 
 
-async def test_another_epoch_of_the_same_number_ends_the_node_with_the_reason(
+async def test_node_ends_if_its_acknowledged_epoch_has_another_state_id(
     world: World, directory: DataDirectory
 ) -> None:
     told = noted(world.image)
     directory.save(acknowledged=msgspec.structs.replace(told, state_id="00" * 16))
-    start = Start(directory, everything(world), world)
+    start = Start(directory, record_count(world), world)
     with pytest.raises(
         NotThisReplica, match=rf"has another epoch there .*epoch {told.epoch} has state id"
     ):
         await start.admit()
 
 
-async def test_a_log_that_cannot_be_read_on_closes_the_gate_again(
+async def test_gate_closes_when_the_log_becomes_unreadable(
     world: World, directory: DataDirectory
 ) -> None:
-    start = Start(directory, everything(world), world)
+    start = Start(directory, record_count(world), world)
     await start.admit()
     start.follower.failure = RuntimeError("corrupt")
     assert start.code() == "unavailable" and not start.gate.is_open
 
 
-async def test_a_place_that_waits_for_its_host_is_not_served_before_the_host_has_taken_it(
+async def test_unclaimed_row_is_not_served_before_its_host_has_claimed_it(
     world: World, tmp_path: Path
 ) -> None:
     directory = boot(tmp_path, "n8", "demo")
     host_id = directory.identity.host_id
     world.apply(msgspec.structs.replace(join(8), host_id=unclaimed(host_id)))
-    start = Start(directory, everything(world), world)
+    start = Start(directory, record_count(world), world)
     admitting = asyncio.create_task(start.admit())
     await until(lambda: start.code() == "not_admitted", "the log's end")
     await asyncio.sleep(2 * gate_module.LOOK_S)
@@ -378,10 +382,10 @@ async def test_a_place_that_waits_for_its_host_is_not_served_before_the_host_has
     assert start.gate.is_open
 
 
-async def test_a_log_that_turns_out_to_be_another_one_while_that_is_noted_opens_no_gate(
+async def test_gate_stays_closed_if_the_log_changes_while_it_is_recorded(
     world: World, directory: DataDirectory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    start = Start(directory, everything(world), world)
+    start = Start(directory, record_count(world), world)
     save = directory.save
 
     def slow(**changes: object) -> None:
@@ -393,17 +397,17 @@ async def test_a_log_that_turns_out_to_be_another_one_while_that_is_noted_opens_
     assert (start.gate.is_open, start.code()) == (False, "not_admitted")
 
 
-async def test_another_history_than_the_replicas_hold_is_no_reason_to_be_another_replica(
+async def test_history_that_differs_from_the_replicas_does_not_end_the_node(
     world: World, directory: DataDirectory
 ) -> None:
-    """The log lost its end, and the node what it had in memory: after the recovery it is the same node. A
-    process that ends as badly configured is not started any more.
+    """The log lost its end, and the node its memory. After a recovery it is the same node, but a supervisor
+    does not restart a process that ended with a configuration error.
     """
-    start = Start(directory, everything(world), world)
+    start = Start(directory, record_count(world), world)
     await start.admit()
     world.apply(Noop())
     floor = Floor(world.image.epoch, bytes(16), "a catch-up replica holds")
-    again = Start(boot(directory.folder, "n9", "demo"), everything(world), world, floor=floor)
+    again = Start(boot(directory.folder, "n9", "demo"), record_count(world), world, floor=floor)
     admitting = asyncio.create_task(again.admit())
     await asyncio.wait_for(again.follower.failed.wait(), 90)
     await asyncio.sleep(0.2)

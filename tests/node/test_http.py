@@ -37,7 +37,7 @@ from tests.domain.history import three_nodes
 
 DATA = "/v1/data/library/k"
 NESTED = b"\x91" * 100_000
-"""Lists in lists, deeper than any stack."""
+"""Nested lists, deeper than any stack."""
 
 
 class ShutGate:
@@ -94,7 +94,7 @@ def node_behind(gate: Any, image: Image = EMPTY) -> httpx.AsyncClient:
     ],
 )
 async def test_nothing_is_served_before_the_gate_opens(code: str, method: str, path: str) -> None:
-    """There is nothing behind the handlers: any use of it would fail."""
+    """The handlers have no node behind them. Any use of it would fail."""
     async with node_behind(ShutGate(code)) as client:
         answer = await client.request(method, path, content=encode([]))
     assert (answer.status_code, answer.json()["code"]) == (503, code)
@@ -105,7 +105,9 @@ async def test_nothing_is_served_before_the_gate_opens(code: str, method: str, p
     ("shut", "code"),
     [("catching_up", "node_left"), ("not_admitted", "not_admitted"), ("", "node_left")],
 )
-async def test_who_has_left_says_so_before_the_whole_log_is_read(shut: str, code: str) -> None:
+async def test_left_node_answers_node_left_before_the_whole_log_is_read(
+    shut: str, code: str
+) -> None:
     """A node that has left cannot return. A different log takes precedence."""
     gate = ShutGate(shut) if shut else OpenGate()
     async with node_behind(gate, left_of("n1")) as client:
@@ -122,7 +124,7 @@ async def test_who_has_left_says_so_before_the_whole_log_is_read(shut: str, code
         ({REPLICA_HEADER: "n1", HOST: "host-2"}, 421, "other_node"),
     ],
 )
-async def test_a_call_must_name_the_replica_that_it_is_meant_for(
+async def test_call_must_name_its_target_replica(
     path: str, meant: dict[str, str], status: int, code: str
 ) -> None:
     """Another node may have come to its address, or other data under its name."""
@@ -132,16 +134,16 @@ async def test_a_call_must_name_the_replica_that_it_is_meant_for(
 
 
 @pytest.mark.parametrize("key", ["%ff", "a/%ff", "%c3"])
-async def test_a_key_that_is_no_utf_8_is_refused(key: str) -> None:
-    """All such keys would otherwise be one: that of the replacement character."""
+async def test_key_with_invalid_utf_8_is_refused(key: str) -> None:
+    """Otherwise all such keys would be the one with the replacement character."""
     async with node_behind(OpenGate()) as client:
         answer = await client.get(f"/v1/data/library/{key}")
     assert (answer.status_code, answer.json()["code"]) == (400, "bad_key_encoding")
 
 
 @pytest.mark.parametrize("path", [BACKUP_PATH, BATCH_PATH, PAGE_PATH, MEASURE_PATH, DIGESTS_PATH])
-async def test_a_node_that_follows_another_log_is_not_answered(path: str) -> None:
-    """It does not know that the log was recovered: its versions are of lost epochs."""
+async def test_call_of_a_node_that_follows_another_log_is_refused(path: str) -> None:
+    """The caller has not read the recovery: its versions are of lost epochs."""
     async with node_behind(OpenGate()) as client:
         answer = await client.post(path, content=encode([]), headers={LOG_HEADER: "ab" * 16})
     assert (answer.status_code, answer.json()["code"]) == (409, "other_log")
@@ -152,7 +154,7 @@ async def test_a_node_that_follows_another_log_is_not_answered(path: str) -> Non
 @pytest.mark.parametrize(
     "body", [b"", b"{}", b"\xc1", NESTED, b"\x96\x01\xa0\x90\xc0\x00" + NESTED]
 )
-async def test_what_is_no_message_between_nodes_is_refused(path: str, body: bytes) -> None:
+async def test_malformed_message_between_nodes_is_refused(path: str, body: bytes) -> None:
     async with node_behind(OpenGate()) as client:
         answer = await client.post(path, content=body)
     assert (answer.status_code, answer.json()["code"]) == (400, "invalid_request")
@@ -160,7 +162,7 @@ async def test_what_is_no_message_between_nodes_is_refused(path: str, body: byte
 
 
 @pytest.mark.parametrize("token", [MIN_TOKEN, MAX_TOKEN + 1])
-async def test_an_operation_for_what_is_no_token_of_a_key_is_refused(token: int) -> None:
+async def test_operation_with_an_invalid_token_is_refused(token: int) -> None:
     """No span contains it, so its row would never be streamed."""
     read = Read(
         version=1, epoch=1, coordinating="n2", data_id="d", token=token, key=b"k", mode=ReadMode.CELL
@@ -172,9 +174,7 @@ async def test_an_operation_for_what_is_no_token_of_a_key_is_refused(token: int)
     assert decode_ops(encode([replace(read, token=MIN_TOKEN + 1)]))
 
 
-async def test_a_trial_node_has_no_path_of_the_stores_of_sixty_lines_as_the_routers_page_says() -> (
-    None
-):
+async def test_trial_node_serves_only_the_data_paths_of_the_router_guide() -> None:
     page = " ".join((REPOSITORY / "docs" / "guides" / "route_requests.md").read_text().split())
     assert "take `/v1/values/KEY`" in page and "theirs is `/v1/data/KEYSPACE/KEY`" in page
     async with node_behind(ShutGate("catching_up")) as client:

@@ -25,7 +25,7 @@ def started(folder: Path, node_id: str = "n1") -> DataDirectory:
     return directory
 
 
-def test_a_host_id_is_made_once_and_stands_in_the_store_too(tmp_path: Path) -> None:
+def test_host_id_is_created_once_and_stored_in_both_files(tmp_path: Path) -> None:
     first, second = started(tmp_path).identity, started(tmp_path).identity
     assert first.host_id == second.host_id != started(tmp_path / "other").identity.host_id
     assert (first.boots, second.boots) == (1, 2)
@@ -34,7 +34,7 @@ def test_a_host_id_is_made_once_and_stands_in_the_store_too(tmp_path: Path) -> N
     store.close()
 
 
-def test_a_data_folder_belongs_to_one_node(tmp_path: Path) -> None:
+def test_data_directory_of_another_node_is_refused(tmp_path: Path) -> None:
     started(tmp_path)
     with pytest.raises(ConfigurationError, match="holds the data of node 'n1'"):
         boot(tmp_path, "n2", "demo")
@@ -48,16 +48,14 @@ def test_a_data_folder_belongs_to_one_node(tmp_path: Path) -> None:
         (lambda store: store.write_bytes(b"no database at all" * 99), "cannot be read"),
     ],
 )
-def test_a_store_that_was_lost_under_its_identity_is_refused(
-    tmp_path: Path, harm: object, said: str
-) -> None:
+def test_directory_with_a_lost_store_is_refused(tmp_path: Path, harm: object, said: str) -> None:
     started(tmp_path)
     harm(tmp_path / STORE_FILE)  # type: ignore[operator]
     with pytest.raises(ConfigurationError, match=f"{said}.*put its own data directory back"):
         started(tmp_path)
 
 
-def test_a_store_that_was_swapped_is_refused(tmp_path: Path) -> None:
+def test_store_of_another_host_is_refused(tmp_path: Path) -> None:
     one, two = tmp_path / "one", tmp_path / "two"
     started(one)
     started(two, "n2")
@@ -68,7 +66,7 @@ def test_a_store_that_was_swapped_is_refused(tmp_path: Path) -> None:
         started(one)
 
 
-def test_a_store_without_its_identity_is_refused(tmp_path: Path) -> None:
+def test_store_without_identity_file_is_refused(tmp_path: Path) -> None:
     started(tmp_path)
     (tmp_path / FILE).unlink()
     with pytest.raises(ConfigurationError, match=r"holds store.sqlite without node.json: put back"):
@@ -76,7 +74,7 @@ def test_a_store_without_its_identity_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("keep", [0, 1, 40])
-def test_a_torn_identity_is_refused_with_what_to_do(tmp_path: Path, keep: int) -> None:
+def test_torn_identity_file_is_refused_with_a_hint(tmp_path: Path, keep: int) -> None:
     started(tmp_path)
     file = tmp_path / FILE
     file.write_bytes(file.read_bytes()[:keep])
@@ -86,14 +84,14 @@ def test_a_torn_identity_is_refused_with_what_to_do(tmp_path: Path, keep: int) -
         started(tmp_path)
 
 
-def test_a_crash_while_the_identity_is_written_leaves_the_one_before(tmp_path: Path) -> None:
+def test_crash_during_a_write_keeps_the_previous_identity(tmp_path: Path) -> None:
     directory = started(tmp_path)
     (tmp_path / f"{FILE}.new").write_bytes(b'{"node_id": "n1", "clu')
     assert started(tmp_path).identity.host_id == directory.identity.host_id
 
 
 @pytest.mark.parametrize("made", ["nothing", "an empty file", "a table without a host", "all"])
-def test_a_crash_during_the_first_start_is_mended_by_the_next(tmp_path: Path, made: str) -> None:
+def test_next_start_completes_a_crashed_first_start(tmp_path: Path, made: str) -> None:
     directory = boot(tmp_path, "n1", "demo")
     path = tmp_path / STORE_FILE
     if made == "an empty file":
@@ -106,7 +104,7 @@ def test_a_crash_during_the_first_start_is_mended_by_the_next(tmp_path: Path, ma
     assert started(tmp_path).identity.has_store
 
 
-def test_what_is_saved_is_synced_with_its_folder_before_anybody_acts_on_it(
+def test_identity_and_its_folder_are_synced_before_save_returns(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     directory = started(tmp_path)
@@ -127,7 +125,7 @@ def test_what_is_saved_is_synced_with_its_folder_before_anybody_acts_on_it(
     assert steps == [], "what is known already is not written again"
 
 
-def test_what_was_acknowledged_is_there_after_a_restart(tmp_path: Path) -> None:
+def test_acknowledged_state_survives_a_restart(tmp_path: Path) -> None:
     noted = Acknowledged(epoch=7, state_id="ab" * 16, version=5, fence_version=4)
     started(tmp_path).save(acknowledged=noted, cluster_id="c1")
     again = started(tmp_path).identity
@@ -140,7 +138,7 @@ def _hold(folder: Path, held: object, end: object) -> None:
         end.wait(20)  # type: ignore[attr-defined]
 
 
-def test_two_processes_cannot_have_one_directory(tmp_path: Path) -> None:
+def test_two_processes_cannot_use_one_directory(tmp_path: Path) -> None:
     context = multiprocessing.get_context("spawn")
     held, end = context.Event(), context.Event()
     process = context.Process(target=_hold, args=(tmp_path, held, end))
@@ -157,7 +155,7 @@ def test_two_processes_cannot_have_one_directory(tmp_path: Path) -> None:
         assert process.exitcode == 0
 
 
-def test_a_store_that_is_locked_at_the_start_is_said_to_be(
+def test_start_with_a_locked_store_fails_with_the_reason(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("stele.node.store.LOCK_TIMEOUT_S", 0.05)
@@ -171,10 +169,10 @@ def test_a_store_that_is_locked_at_the_start_is_said_to_be(
     bind_store(directory)
 
 
-def test_a_disk_that_is_full_at_the_first_start_is_no_bad_configuration(
+def test_full_disk_at_the_first_start_is_not_a_configuration_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A supervisor takes that for final; once there is room the next start makes the store."""
+    """A supervisor treats configuration errors as final. The next start with free space creates the store."""
 
     def without_room(path: Path) -> sqlite3.Connection:
         connection = connect(path)
@@ -190,9 +188,7 @@ def test_a_disk_that_is_full_at_the_first_start_is_no_bad_configuration(
 
 
 @pytest.mark.parametrize("left_bytes", [0, 8192])
-def test_a_disk_that_is_full_at_a_later_start_is_no_fault_of_the_directory(
-    disk: Disk, left_bytes: int
-) -> None:
+def test_full_disk_at_a_later_start_is_not_a_damaged_directory(disk: Disk, left_bytes: int) -> None:
     """SQLite calls it an I/O error. The advice to replace the node would lose a good replica."""
     started(disk.path / "data")
     disk.fill(left_bytes)

@@ -34,7 +34,7 @@ from tests.node.world import until as until_within
 NEVER_S = 3600.0
 SOON_S = 0.02
 DEADLINE_S = 90.0
-"""A measurement that is starved for a second is followed by a pause of ten."""
+"""A measurement that takes a second is followed by a pause of ten."""
 KEYS = [f"k{number}".encode() for number in range(100)]
 
 
@@ -111,7 +111,7 @@ async def reporting(
             await task
 
 
-async def test_it_tells_the_bytes_of_each_tablet_whose_reads_the_node_serves(
+async def test_report_has_the_size_of_each_tablet_that_the_node_serves(
     world: World, agent: FakeAgent, store: SqliteStore
 ) -> None:
     data_id = create(world, "songs")
@@ -141,10 +141,10 @@ async def test_it_tells_the_bytes_of_each_tablet_whose_reads_the_node_serves(
 
 
 @pytest.mark.parametrize("how", ["given away", "split"])
-async def test_what_changes_while_it_is_measured_is_not_told(
+async def test_tablets_that_change_during_a_measurement_are_not_reported(
     world: World, agent: FakeAgent, store: SqliteStore, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
-    """One tablet that moves away, or all when their numbers change: the next measurement includes them."""
+    """One tablet moves away, or all of them are split. The next measurement includes them."""
     monkeypatch.setattr("stele.agent.load.SOON_S", SOON_S)
     data_id = create(world, "songs")
     await agent.follower.wait_for_epoch(world.image.epoch)
@@ -169,10 +169,10 @@ async def test_what_changes_while_it_is_measured_is_not_told(
     assert (told.tablet_count, told.tablets) == (later.of, later.tablets)
 
 
-async def test_what_is_resized_during_each_measurement_is_told_as_it_was(
+async def test_table_that_is_resized_in_each_measurement_is_still_reported(
     world: World, agent: FakeAgent, store: SqliteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A node that needs long to measure, with tables that grow: one of them is split all the time."""
+    """A slow node measures while one of its growing tables is split again and again."""
     monkeypatch.setattr("stele.agent.load.SOON_S", SOON_S)
     data_id, calm_id = create(world, "songs"), create(world, "bands")
     await agent.follower.wait_for_epoch(world.image.epoch)
@@ -198,7 +198,7 @@ async def test_what_is_resized_during_each_measurement_is_told_as_it_was(
     assert tables[calm_id].tablets == calm.tablets
 
 
-async def test_it_tells_how_often_each_tablet_is_read_and_written(
+async def test_report_has_the_read_and_write_rates_of_each_tablet(
     world: World, agent: FakeAgent, store: SqliteStore
 ) -> None:
     data_id, now_s = create(world, "songs"), 0.0
@@ -219,13 +219,13 @@ async def test_it_tells_how_often_each_tablet_is_read_and_written(
     assert metrics.tablet_reads._value.get() == metrics.tablet_writes._value.get() == 5
 
 
-def test_of_a_table_that_is_gone_nothing_is_told() -> None:
+def test_tablets_that_the_node_lost_are_not_reported() -> None:
     table = table_of("t", 4, {1: 10, 3: 30})
     assert still_held([table], [HeldTablets("t", 4, (0, 3))]) == (table_of("t", 4, {3: 30}),)
     assert still_held([table], []) == (table_of("t", 4, {}),)
 
 
-async def test_it_tells_again_after_the_interval_and_counts_up(
+async def test_reports_repeat_after_the_interval_with_rising_sequence(
     agent: FakeAgent, store: SqliteStore
 ) -> None:
     async with reporting(agent, store, 0.02) as sent:
@@ -233,7 +233,7 @@ async def test_it_tells_again_after_the_interval_and_counts_up(
     assert [load.sequence for load in sent] == [*range(1, len(sent) + 1)]
 
 
-async def test_it_tells_soon_when_it_has_other_tablets_and_not_for_other_epochs(
+async def test_new_tablets_trigger_an_early_report_and_other_epochs_do_not(
     world: World, agent: FakeAgent, store: SqliteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("stele.agent.load.SOON_S", SOON_S)
@@ -242,7 +242,7 @@ async def test_it_tells_soon_when_it_has_other_tablets_and_not_for_other_epochs(
         assert not sent[0].tables
         world.apply(CreateKeyspace("other", {"dc1": 1}))
         await agent.follower.wait_for_epoch(world.image.epoch)
-        await asyncio.sleep(5 * SOON_S)  # the report of that time
+        await asyncio.sleep(5 * SOON_S)  # longer than the delay of an early report
         assert len(sent) == 1
         first, second = create(world, "songs"), create(world, "bands")
         await until(lambda: len(sent) > 1 and len(sent[-1].tables) == 2, "what is new")
@@ -250,7 +250,7 @@ async def test_it_tells_soon_when_it_has_other_tablets_and_not_for_other_epochs(
         assert len(sent) <= 3
 
 
-async def test_who_may_not_speak_tells_nothing_until_it_may(
+async def test_node_sends_no_reports_before_it_may_speak(
     agent: FakeAgent, store: SqliteStore
 ) -> None:
     agent.speaks = False
@@ -261,11 +261,11 @@ async def test_who_may_not_speak_tells_nothing_until_it_may(
         await until(lambda: sent, "a report")
 
 
-async def test_what_cannot_be_measured_is_logged_once_and_tried_again(
+async def test_failed_measurement_is_logged_once_and_retried(
     agent: FakeAgent, store: SqliteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     works = False
-    # A logger that was used before keeps what a test before this one has set up for the process.
+    # A logger that was used before keeps the configuration of an earlier test in this process.
     monkeypatch.setattr(load, "log", get_logger(load.__name__))
 
     def disk_at_times(held_bytes: int) -> Disk:
@@ -284,7 +284,7 @@ async def test_what_cannot_be_measured_is_logged_once_and_tried_again(
     assert told == ["the load cannot be reported; it is retried"]
 
 
-def test_the_disk_is_the_file_system_or_what_the_settings_give_of_it(tmp_path: Path) -> None:
+def test_disk_size_is_the_file_system_or_the_configured_capacity(tmp_path: Path) -> None:
     whole = disk_of(tmp_path, 5, 0)
     assert 0 < whole.free_bytes < whole.total_bytes
     assert disk_of(tmp_path, 300, 1000) == Disk(1000, 700)

@@ -30,14 +30,14 @@ from stele.runtime.follow import Followed
 from tests.domain.history import LOG_ID
 from tests.node.test_agent import NEVER_S, OpenGate
 from tests.node.test_cleanup import joined, order
-from tests.node.test_gate import Start, everything
+from tests.node.test_gate import Start, record_count
 from tests.node.world import World, until
 
 TABLE = "music.songs"
 
 
 class Blocked:
-    """A disk that takes nothing until it is released."""
+    """A disk whose writes block until it is released."""
 
     def __init__(self, directory: DataDirectory, monkeypatch: pytest.MonkeyPatch) -> None:
         self.released = threading.Event()
@@ -63,7 +63,7 @@ async def directory(world: World, tmp_path: Path) -> DataDirectory:
     directory = boot(tmp_path, "n1", "demo")
     directory.save(host_id="host-n1")
     bind_store(directory)
-    await Start(directory, everything(world), world).admit()
+    await Start(directory, record_count(world), world).admit()
     return directory
 
 
@@ -88,7 +88,7 @@ def data_id_of(world: World) -> str:
     return data.data_id
 
 
-async def test_no_row_is_stored_before_the_epoch_that_created_its_table_is_synced(
+async def test_no_row_is_stored_before_the_creation_of_its_table_is_synced(
     world: World,
     directory: DataDirectory,
     agent: Agent,
@@ -129,7 +129,7 @@ async def test_no_row_is_stored_before_the_epoch_that_created_its_table_is_synce
     await store.close()
 
 
-async def test_an_older_table_is_served_while_a_newer_one_is_being_synced(
+async def test_older_table_is_served_while_a_newer_creation_is_synced(
     world: World, directory: DataDirectory, agent: Agent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world.apply(CreateTable(TABLE))
@@ -145,7 +145,7 @@ async def test_an_older_table_is_served_while_a_newer_one_is_being_synced(
     await agent.wait_until_noted([newer.data_id], 20)
 
 
-async def test_a_node_depends_on_no_epoch_after_the_newest_creation(
+async def test_acknowledged_epoch_is_that_of_the_newest_creation(
     world: World, agent: Agent, directory: DataDirectory
 ) -> None:
     world.apply(CreateTable(TABLE))
@@ -179,7 +179,7 @@ class Lost:
         directory = boot(self.folder, "n1", "demo")
         bind_store(directory)
         world = self.world
-        return directory, Start(directory, everything(world), world, accept, self.image)
+        return directory, Start(directory, record_count(world), world, accept, self.image)
 
 
 @pytest.fixture
@@ -189,7 +189,7 @@ async def store(directory: DataDirectory) -> AsyncIterator[SqliteStore]:
     await store.close()
 
 
-async def test_a_node_that_stored_rows_of_a_lost_table_refuses_the_recovered_log(
+async def test_node_with_rows_of_a_lost_table_refuses_the_recovered_log(
     world: World, directory: DataDirectory, agent: Agent, store: SqliteStore
 ) -> None:
     lost = Lost(directory.folder, world)
@@ -199,7 +199,7 @@ async def test_a_node_that_stored_rows_of_a_lost_table_refuses_the_recovered_log
         await start.admit()
 
 
-async def test_cleanup_keeps_rows_whose_table_the_log_does_not_know_and_deletes_those_of_dropped_ones(
+async def test_cleanup_keeps_rows_of_lost_tables_but_not_of_dropped_ones(
     world: World, directory: DataDirectory, agent: Agent, store: SqliteStore
 ) -> None:
     lost = Lost(directory.folder, world)

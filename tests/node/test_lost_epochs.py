@@ -1,4 +1,4 @@
-"""A node whose log was recovered continues when all that it acknowledged is there, or the loss is accepted."""
+"""A node continues in a recovered log that has its acknowledged epochs, or if the loss is accepted."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from stele.domain.image import Image
 from stele.node.settings import NodeSettings
 from stele.runtime.settings import ConfigurationError, load_settings
 from tests.domain.history import LOG_ID, join
-from tests.node.test_gate import Start, everything, says
+from tests.node.test_gate import Start, record_count, wait_for_reason
 from tests.node.world import RECOVERED, World
 
 OLD, NEW = LOG_ID.hex(), RECOVERED.hex()
@@ -34,7 +34,7 @@ async def directory(world: World, tmp_path: Path) -> DataDirectory:
     world.apply(msgspec.structs.replace(join(9), host_id=directory.identity.host_id))
     for _ in range(3):
         world.apply(Noop())
-    await Start(directory, everything(world), world).admit()
+    await Start(directory, record_count(world), world).admit()
     assert directory.identity.acknowledged == noted(world.image)
     return directory
 
@@ -43,10 +43,10 @@ def restarted(
     directory: DataDirectory, world: World, image: Image, accept: str = ""
 ) -> tuple[DataDirectory, Start]:
     again = boot(directory.folder, "n9", "demo")
-    return again, Start(again, everything(world), world, accept, image)
+    return again, Start(again, record_count(world), world, accept, image)
 
 
-async def test_a_node_goes_on_in_a_log_that_has_all_that_it_acknowledged(
+async def test_node_continues_in_a_recovered_log_with_all_acknowledged_epochs(
     world: World, directory: DataDirectory
 ) -> None:
     before = directory.identity.acknowledged
@@ -63,7 +63,7 @@ async def test_a_node_goes_on_in_a_log_that_has_all_that_it_acknowledged(
     assert once_more.gate.is_open
 
 
-async def test_a_node_that_acknowledged_a_lost_epoch_serves_nothing_and_says_what_to_do(
+async def test_node_that_acknowledged_a_lost_epoch_is_refused_with_a_hint(
     world: World, directory: DataDirectory
 ) -> None:
     last = world.image.epoch
@@ -79,7 +79,7 @@ async def test_a_node_that_acknowledged_a_lost_epoch_serves_nothing_and_says_wha
     assert directory.identity.log_id == OLD
 
 
-async def test_the_loss_can_be_accepted_by_the_old_logs_id_alone_and_is_noted(
+async def test_loss_is_accepted_only_by_the_old_log_id_and_is_recorded(
     world: World, directory: DataDirectory
 ) -> None:
     last = world.image.epoch
@@ -99,10 +99,10 @@ async def test_the_loss_can_be_accepted_by_the_old_logs_id_alone_and_is_noted(
     assert left_in.gate.is_open
 
 
-async def test_another_epoch_of_the_same_number_is_a_loss_too(
+async def test_acknowledged_epoch_with_another_state_id_counts_as_lost(
     world: World, directory: DataDirectory
 ) -> None:
-    """It acknowledged the end of a history that is not the one that was recovered."""
+    """The node acknowledged the end of a history other than the recovered one."""
     told = directory.identity.acknowledged
     directory.save(acknowledged=msgspec.structs.replace(told, state_id="00" * 16))
     _, start = restarted(directory, world, world.recover())
@@ -110,10 +110,10 @@ async def test_another_epoch_of_the_same_number_is_a_loss_too(
         await start.admit()
 
 
-async def test_an_accepted_loss_before_the_recovered_end_is_noted(
+async def test_accepted_loss_before_the_recovered_end_is_recorded(
     world: World, directory: DataDirectory
 ) -> None:
-    """The log had lost its end unseen and had grown past it when it was recovered by force."""
+    """The log had lost its end unnoticed, and had grown past it before a forced recovery."""
     told = directory.identity.acknowledged
     directory.save(acknowledged=msgspec.structs.replace(told, state_id="00" * 16))
     for _ in range(3):
@@ -125,10 +125,10 @@ async def test_an_accepted_loss_before_the_recovered_end_is_noted(
     assert identity.acknowledged == noted(world.image), "what it told of lost epochs is forgotten"
 
 
-async def test_a_log_that_does_not_come_from_its_own_is_refused_until_that_is_accepted(
+async def test_log_of_unknown_descent_is_refused_until_the_loss_is_accepted(
     world: World, directory: DataDirectory
 ) -> None:
-    """The remaining log was recovered from before the node's own log, which was itself a recovered one."""
+    """The log of the node was a recovery too. The remaining log was recovered from an earlier one."""
     between = "20" * 16
     assert OLD < between < NEW
     directory.save(log_id=between)
@@ -142,42 +142,42 @@ async def test_a_log_that_does_not_come_from_its_own_is_refused_until_that_is_ac
     assert (loss.log_id, loss.kept_epoch) == (between, 0)
 
 
-async def waits(start: Start) -> None:
-    """For the log that the node has followed last."""
+async def check_waits_for_own_log(start: Start) -> None:
+    """Check that the start check_waits_for_own_log for the log that the node followed last."""
     admitting = asyncio.create_task(start.admit())
-    await says(start, f"data is of log {NEW}; this log is of log {OLD}")
+    await wait_for_reason(start, f"data is of log {NEW}; this log is of log {OLD}")
     assert not admitting.done() and not start.gate.is_open
     admitting.cancel()
 
 
-async def test_a_log_from_before_the_recovery_is_not_the_nodes(
+async def test_node_waits_while_it_reads_a_log_from_before_the_recovery(
     world: World, directory: DataDirectory
 ) -> None:
-    """Somebody started it on the old topic again."""
+    """The process was started on the old topic."""
     directory.save(log_id=NEW)
-    await waits(Start(directory, everything(world), world))
+    await check_waits_for_own_log(Start(directory, record_count(world), world))
 
 
-async def test_who_accepts_the_loss_of_another_log_still_waits_for_what_it_acknowledged(
+async def test_accepted_loss_of_another_log_keeps_the_acknowledged_floor(
     directory: DataDirectory,
 ) -> None:
-    """The setting may be left from before; a log that is short for a moment has lost nothing."""
+    """The setting may be left from an earlier loss. A log that lags for a moment has lost nothing."""
     assert floor_of(directory.identity, accept=NEW) == floor_of(directory.identity) is not None
     assert floor_of(directory.identity, accept=OLD) is None
 
 
-async def test_an_older_log_is_not_the_nodes_though_the_loss_of_its_own_is_accepted(
+async def test_accepted_loss_does_not_admit_an_older_log(
     world: World, directory: DataDirectory
 ) -> None:
-    """The accepted loss is that of a recovery, and not that of later epochs."""
+    """The accepted loss covers a recovery, and not later epochs."""
     directory.save(log_id=NEW)
-    await waits(Start(directory, everything(world), world, accept=NEW))
+    await check_waits_for_own_log(Start(directory, record_count(world), world, accept=NEW))
 
 
-async def test_an_older_log_may_go_on_as_the_nodes_further_on(
+async def test_older_log_that_turns_out_to_be_recovered_does_not_end_the_node(
     world: World, directory: DataDirectory
 ) -> None:
-    """A replica that has missed the recovery gave the snapshot, and the record that tells of it comes later."""
+    """A catch-up replica that missed the recovery served the snapshot, without the record of the recovery."""
     directory.save(log_id=NEW)
     start = Start(directory, 2, world)
     admitting = asyncio.create_task(start.admit())
@@ -189,15 +189,15 @@ async def test_an_older_log_may_go_on_as_the_nodes_further_on(
     admitting.cancel()
 
 
-async def test_a_loss_of_the_log_that_is_followed_is_not_accepted_in_advance(
+async def test_loss_of_the_current_log_cannot_be_accepted_in_advance(
     world: World, directory: DataDirectory
 ) -> None:
-    start = Start(directory, everything(world), world, accept=OLD)
+    start = Start(directory, record_count(world), world, accept=OLD)
     with pytest.raises(NotThisReplica, match="can be accepted once it was"):
         await start.admit()
 
 
-async def test_a_node_that_was_admitted_in_a_lost_epoch_is_told_to_join_anew(
+async def test_node_admitted_in_a_lost_epoch_is_refused_and_must_rejoin(
     world: World, directory: DataDirectory
 ) -> None:
     image = world.recover(world.image.epoch - 4)
@@ -207,7 +207,7 @@ async def test_a_node_that_was_admitted_in_a_lost_epoch_is_told_to_join_anew(
         await start.admit()
 
 
-def test_the_setting_is_a_log_id(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_accept_lost_epochs_must_be_a_log_id(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("STELE_ACCEPT_LOST_EPOCHS", OLD)
     assert load_settings(NodeSettings).accept_lost_epochs == OLD
     monkeypatch.setenv("STELE_ACCEPT_LOST_EPOCHS", "yes")

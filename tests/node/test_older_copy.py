@@ -38,8 +38,8 @@ class OpenGate:
     is_open = True
 
 
-async def life(folder: Path, world: World, least: int = 1) -> list[Ack]:
-    """The acks of a process that sends so many, and is killed."""
+async def run_and_kill(folder: Path, world: World, least: int = 1) -> list[Ack]:
+    """Return the acks of a process that is killed after at least ``least`` of them."""
     acks = list[Ack]()
     flows = Flows(send_ack=acks.append, send_report=lambda _: None)
     directory = boot(folder, "n1", "demo")
@@ -49,11 +49,11 @@ async def life(folder: Path, world: World, least: int = 1) -> list[Ack]:
     return acks
 
 
-async def told_since_a_copy(folder: Path, world: World, copy: Path, least: int = 1) -> Ack:
+async def last_ack_after_copy(folder: Path, world: World, copy: Path, least: int = 1) -> Ack:
     """Return the last acknowledgement of a start later than the copy's."""
-    await life(folder, world)
+    await run_and_kill(folder, world)
     shutil.copytree(folder, copy)
-    return (await life(folder, world, least))[-1]
+    return (await run_and_kill(folder, world, least))[-1]
 
 
 @pytest.fixture
@@ -66,9 +66,9 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "n1"
 
 
-async def test_each_start_of_the_newest_directory_is_taken(world: World, folder: Path) -> None:
+async def test_each_start_of_the_newest_directory_is_accepted(world: World, folder: Path) -> None:
     for least in (1, AHEAD, 3 * AHEAD, 2):
-        told = (await life(folder, world, least))[-1]
+        told = (await run_and_kill(folder, world, least))[-1]
         directory = boot(folder, "n1", "demo")
         check_newest(directory, told, "")
         assert directory.identity.accepted_copies == ()
@@ -77,13 +77,13 @@ async def test_each_start_of_the_newest_directory_is_taken(world: World, folder:
 async def test_a_copy_from_before_the_newest_start_is_refused(
     world: World, folder: Path, tmp_path: Path
 ) -> None:
-    """Even with few acknowledgements since."""
-    told = await told_since_a_copy(folder, world, tmp_path / "copy")
+    """A few later acknowledgements suffice."""
+    told = await last_ack_after_copy(folder, world, tmp_path / "copy")
     with pytest.raises(NotThisReplica, match=r"older_copy.*start 2,.* of its start 2"):
         check_newest(boot(tmp_path / "copy", "n1", "demo"), told, "")
 
 
-async def test_a_copy_of_a_running_node_is_refused_once_that_has_told_more_than_it_counts(
+async def test_copy_of_a_running_node_is_refused_once_the_node_sent_more_acks(
     world: World, folder: Path, tmp_path: Path
 ) -> None:
     acks = list[Ack]()
@@ -101,14 +101,14 @@ async def test_a_copy_of_a_running_node_is_refused_once_that_has_told_more_than_
     assert f"{SETTING}={told.sequence}" in str(refused.value)
 
 
-async def test_a_copy_is_accepted_by_the_number_that_was_told_and_by_no_other(
+async def test_copy_is_accepted_only_with_the_last_sequence_number(
     world: World, folder: Path, tmp_path: Path
 ) -> None:
     """The number is recorded. Later acknowledgements make the directory the newest one."""
-    await life(folder, world)
+    await run_and_kill(folder, world)
     shutil.copytree(folder, tmp_path / "copy")
     for _ in range(3):
-        told = (await life(folder, world, AHEAD))[-1]
+        told = (await run_and_kill(folder, world, AHEAD))[-1]
     copy = boot(tmp_path / "copy", "n1", "demo")
     before = copy.heartbeats.counted
     with pytest.raises(NotThisReplica):
@@ -117,12 +117,12 @@ async def test_a_copy_is_accepted_by_the_number_that_was_told_and_by_no_other(
     check_newest(copy, told, str(told.sequence))
     assert copy.identity.accepted_copies == (AcceptedCopy(before, told.sequence),)
     check_newest(boot(tmp_path / "copy", "n1", "demo"), told, "")
-    newest = (await life(tmp_path / "copy", world))[-1]
+    newest = (await run_and_kill(tmp_path / "copy", world))[-1]
     assert newest.sequence > told.sequence
     check_newest(boot(tmp_path / "copy", "n1", "demo"), newest, "")
 
 
-def test_either_number_shows_an_older_copy() -> None:
+def test_older_copy_is_detected_by_starts_or_by_heartbeats() -> None:
     image = three_nodes()[0].image
     told = ack_of(image, "n1", sequence=10_000, boot_id=f"000000000003-ab{COUNTED}")
     assert not is_older(4, 10_000, told)
@@ -132,13 +132,11 @@ def test_either_number_shows_an_older_copy() -> None:
     assert not is_older(1, 10_000, replace(told, boot_id="another form"))
 
 
-async def test_a_build_that_counted_anew_at_each_start_is_compared_by_its_starts_alone(
+async def test_acks_of_builds_without_a_heartbeat_count_compare_only_starts(
     world: World, folder: Path
 ) -> None:
-    """After an upgrade from such a build, or a roll back to it: its acknowledgements say so, and its directory
-    may lack the file.
-    """
-    last = (await life(folder, world))[-1]
+    """Such builds restart the count with each start, and their directory may lack the file."""
+    last = (await run_and_kill(folder, world))[-1]
     (folder / FILE).unlink()
     told = replace(last, sequence=10_000, boot_id=last.boot_id.removesuffix(COUNTED))
     directory = boot(folder, "n1", "demo")
@@ -147,10 +145,10 @@ async def test_a_build_that_counted_anew_at_each_start_is_compared_by_its_starts
     assert is_older(int(told.boot_id.partition("-")[0]), 0, told)
 
 
-async def test_a_directory_without_its_count_is_refused(world: World, folder: Path) -> None:
-    """Parts of a copy were restored: it is unknown what it lacks, so its count is zero."""
-    await life(folder, world, 2 * AHEAD)
-    told = (await life(folder, world, AHEAD))[-1]
+async def test_directory_without_a_heartbeat_count_is_refused(world: World, folder: Path) -> None:
+    """Parts of a copy were restored, so the count is unknown and taken as zero."""
+    await run_and_kill(folder, world, 2 * AHEAD)
+    told = (await run_and_kill(folder, world, AHEAD))[-1]
     (folder / FILE).unlink()
     for _ in range(3):
         directory = boot(folder, "n1", "demo")
@@ -160,36 +158,36 @@ async def test_a_directory_without_its_count_is_refused(world: World, folder: Pa
         with pytest.raises(NotThisReplica, match=r"older_copy.*it counts 0 heartbeats"):
             check_newest(directory, told, "")
     check_newest(boot(folder, "n1", "demo"), told, str(told.sequence))
-    assert (await life(folder, world))[0].sequence == told.sequence + MOST_AHEAD + 1
+    assert (await run_and_kill(folder, world))[0].sequence == told.sequence + MOST_AHEAD + 1
 
 
-async def test_a_copy_grows_no_newer_by_being_started(
+async def test_repeated_starts_do_not_make_a_copy_newer(
     world: World, folder: Path, tmp_path: Path
 ) -> None:
-    told = await told_since_a_copy(folder, world, tmp_path / "copy")
+    told = await last_ack_after_copy(folder, world, tmp_path / "copy")
     for _ in range(4):
         with pytest.raises(NotThisReplica, match=r"older_copy.*start 2,.* of its start 2"):
             check_newest(boot(tmp_path / "copy", "n1", "demo"), told, "")
 
 
-async def test_who_was_the_newest_before_a_copy_was_accepted_is_the_older_one_at_once(
+async def test_original_directory_is_refused_once_a_copy_was_accepted(
     world: World, folder: Path, tmp_path: Path
 ) -> None:
-    """Its number is ahead of its acknowledgements, by as many heartbeats as the copy may have sent since."""
-    told = await told_since_a_copy(folder, world, tmp_path / "copy", 2 * AHEAD)
+    """Its count is ahead of its acks by as many heartbeats as the copy may have sent since."""
+    told = await last_ack_after_copy(folder, world, tmp_path / "copy", 2 * AHEAD)
     assert read(folder).counted > told.sequence
     for _ in range(3):
-        boot(folder, "n1", "demo")  # it ended before an acknowledgement, and counts these starts
+        boot(folder, "n1", "demo")  # each start ends before its first ack
     check_newest(boot(tmp_path / "copy", "n1", "demo"), told, str(told.sequence))
-    first = (await life(tmp_path / "copy", world))[0]
+    first = (await run_and_kill(tmp_path / "copy", world))[0]
     with pytest.raises(NotThisReplica, match="older_copy"):
         check_newest(boot(folder, "n1", "demo"), first, "")
 
 
-async def test_a_loss_that_was_accepted_is_noted_before_anything_rests_on_it(
+async def test_accepted_copy_is_recorded_before_the_heartbeat_count_is_raised(
     world: World, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told = await told_since_a_copy(folder, world, tmp_path / "copy", 2 * AHEAD)
+    told = await last_ack_after_copy(folder, world, tmp_path / "copy", 2 * AHEAD)
     copy = boot(tmp_path / "copy", "n1", "demo")
 
     def dies(number: int) -> None:
@@ -202,16 +200,16 @@ async def test_a_loss_that_was_accepted_is_noted_before_anything_rests_on_it(
     assert [each.told for each in again.identity.accepted_copies] == [told.sequence]
     check_newest(again, told, "")
     assert len(again.identity.accepted_copies) == 1
-    newest = await life(tmp_path / "copy", world)
+    newest = await run_and_kill(tmp_path / "copy", world)
     assert newest[0].sequence == told.sequence + MOST_AHEAD + 1
     assert newest[0].boot_id > told.boot_id
 
 
-async def test_what_the_node_told_is_promised_by_an_accepted_copy(
+async def test_accepted_copy_takes_over_the_acknowledged_state(
     world: World, folder: Path, tmp_path: Path
 ) -> None:
-    """A node does not follow a log without the end that it had acknowledged."""
-    ack = replace(await told_since_a_copy(folder, world, tmp_path / "copy"), log_id=b"\x07" * 16)
+    """A node does not follow a log that lacks an epoch that it acknowledged."""
+    ack = replace(await last_ack_after_copy(folder, world, tmp_path / "copy"), log_id=b"\x07" * 16)
     told = replace(ack, epoch=ack.epoch + 30, version=9, fence_version=8, state_id=b"\x01" * 16)
     copy = boot(tmp_path / "copy", "n1", "demo")
     copy.save(log_id="07" * 16)
@@ -235,14 +233,14 @@ async def test_what_the_node_told_is_promised_by_an_accepted_copy(
     assert copy.identity.log_id == "08" * 16
 
 
-async def test_the_boot_id_is_of_the_start_that_was_accepted(
+async def test_boot_id_of_an_accepted_copy_follows_the_earlier_acks(
     world: World, folder: Path, tmp_path: Path
 ) -> None:
     """The agent is created before the earlier acknowledgements are read."""
-    await life(folder, world)
+    await run_and_kill(folder, world)
     shutil.copytree(folder, tmp_path / "copy")
     for _ in range(3):
-        told = (await life(folder, world))[-1]
+        told = (await run_and_kill(folder, world))[-1]
     acks, gate = list[Ack](), SimpleNamespace(is_open=False)
     flows, copy = Flows(acks.append, lambda _: None), boot(tmp_path / "copy", "n1", "demo")
     agent = Agent(copy, gate, await world.follower(), flows, lambda _: {}, 0.001)  # type: ignore[arg-type]
@@ -253,7 +251,7 @@ async def test_the_boot_id_is_of_the_start_that_was_accepted(
     assert acks[0].boot_id > told.boot_id and acks[0].sequence > told.sequence
 
 
-def test_a_time_that_is_none_is_no_reason_to_end_otherwise(folder: Path) -> None:
+def test_invalid_ack_time_is_reported_as_unknown(folder: Path) -> None:
     boot(folder, "n1", "demo")
     directory = boot(folder, "n1", "demo")
     told = ack_of(three_nodes()[0].image, "n1", boot_id="000000000009-ab", at_ms=10**17)
@@ -261,13 +259,13 @@ def test_a_time_that_is_none_is_no_reason_to_end_otherwise(folder: Path) -> None
         check_newest(directory, told, "")
 
 
-async def test_nobody_is_asked_about_a_new_directory(folder: Path) -> None:
+async def test_new_directory_does_not_read_earlier_acks(folder: Path) -> None:
     directory, said = boot(folder, "n1", "demo"), list[str]()
     assert await newest_ack(Brokers("127.0.0.1:1"), directory, Stop(), said.append) is None
     assert not said
 
 
-def test_the_number_only_goes_up(folder: Path) -> None:
+def test_heartbeat_count_never_decreases(folder: Path) -> None:
     folder.mkdir()
     heartbeats = begun(folder)
     for number in (32, 64, 50, 65, 65, 500):
@@ -278,7 +276,7 @@ def test_the_number_only_goes_up(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("writes", range(1, 5))
-def test_a_torn_write_leaves_the_number_before(folder: Path, writes: int) -> None:
+def test_torn_write_keeps_the_previous_heartbeat_count(folder: Path, writes: int) -> None:
     folder.mkdir()
     heartbeats = begun(folder)
     for number in range(1, writes + 1):
@@ -294,8 +292,8 @@ def test_a_torn_write_leaves_the_number_before(folder: Path, writes: int) -> Non
     assert read(folder).counted == 7_777
 
 
-async def test_a_damaged_file_is_none_that_was_counted(world: World, folder: Path) -> None:
-    told = (await life(folder, world))[-1]
+async def test_damaged_heartbeat_file_counts_as_zero(world: World, folder: Path) -> None:
+    told = (await run_and_kill(folder, world))[-1]
     (folder / FILE).write_bytes(b"")
     with pytest.raises(NotThisReplica, match=r"it counts 0 heartbeats"):
         check_newest(boot(folder, "n1", "demo"), told, "")
@@ -303,7 +301,7 @@ async def test_a_damaged_file_is_none_that_was_counted(world: World, folder: Pat
     assert read(folder).counted == told.sequence + MOST_AHEAD
 
 
-def test_it_is_raised_by_more_where_that_comes_often(folder: Path) -> None:
+def test_heartbeat_count_is_raised_in_growing_steps(folder: Path) -> None:
     folder.mkdir()
     heartbeats, sequence, raised = begun(folder), 0, 0
     for sequence in range(5_000):
@@ -315,7 +313,7 @@ def test_it_is_raised_by_more_where_that_comes_often(folder: Path) -> None:
     assert heartbeats.counted <= sequence + MOST_AHEAD
 
 
-def test_a_file_that_is_missing_is_made_anew(folder: Path) -> None:
+def test_missing_heartbeat_file_is_created_with_zero(folder: Path) -> None:
     boot(folder, "n1", "demo")
     (folder / FILE).unlink()
     directory = boot(folder, "n1", "demo")

@@ -1,4 +1,4 @@
-"""The pace of streaming: never faster than the rate, and a rate that changes is noticed at once."""
+"""The pace of streaming: never faster than the rate, and a changed rate takes effect at once."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ import time
 from stele.agent.pulling import BURST_S, Pace
 
 
-async def test_it_is_not_faster_than_the_rate() -> None:
+async def test_pace_does_not_exceed_the_rate() -> None:
     pace, began_s = Pace(lambda: 100_000.0), time.monotonic()
     for _ in range(10):
         await pace.took(5_000)
     assert time.monotonic() - began_s > 0.5 - BURST_S - 0.01
 
 
-async def test_who_takes_at_the_same_time_is_let_on_in_turn() -> None:
-    """All at once they would be seen to get on in leaps, with nothing between."""
+async def test_concurrent_takers_proceed_one_at_a_time() -> None:
+    """If all proceeded at once, progress would come in bursts with long pauses."""
     now_s = 0.0
     pace = Pace(lambda: 1000.0, lambda: now_s)
     waiting = [asyncio.create_task(pace.took(1000)) for _ in range(3)]
@@ -28,7 +28,7 @@ async def test_who_takes_at_the_same_time_is_let_on_in_turn() -> None:
         assert rest == {*waiting}
 
 
-async def test_a_pause_is_made_up_for_only_a_little() -> None:
+async def test_idle_time_gives_only_a_small_burst() -> None:
     now_s = 0.0
     pace = Pace(lambda: 1_000_000.0, lambda: now_s)
     now_s = 3600.0
@@ -39,7 +39,7 @@ async def test_a_pause_is_made_up_for_only_a_little() -> None:
     await asyncio.wait_for(waits, 90)
 
 
-async def test_a_rate_that_goes_up_is_noticed_while_it_waits() -> None:
+async def test_raised_rate_applies_to_a_running_wait() -> None:
     rate = 1.0
     pace = Pace(lambda: rate)
     waits = asyncio.create_task(pace.took(1_000_000))

@@ -1,4 +1,4 @@
-"""Whatever becomes of a call to another node, the operations that wait for it are answered."""
+"""Each operation is answered, however the call to the other node ends."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from stele.node.peers import BATCH_OPS, CALLS_PER_NODE, Peers
 from stele.node.wire import Answer, Compare, Fetch, Read, ReadMode, Scan
 from stele.runtime.transport import FAILURES, HttpTransport
 
-NOBODYS = "http://node..local:80"
+UNRESOLVABLE = "http://node..local:80"
 """No resolver accepts it: the client fails with a UnicodeError, which is not its own class."""
 MANY = 2 * CALLS_PER_NODE * BATCH_OPS
 LIMIT_S = 90.0
@@ -36,11 +36,11 @@ def send(peers: Peers, address: str, left_s: float = LIMIT_S) -> asyncio.Future[
     return peers.send("n1", address, read(1), asyncio.get_running_loop().time() + left_s)
 
 
-async def test_operations_for_an_address_that_no_resolver_takes_are_answered(peers: Peers) -> None:
+async def test_operations_to_an_unresolvable_address_are_answered_unreachable(peers: Peers) -> None:
     async with asyncio.timeout(LIMIT_S):
-        answers = await asyncio.gather(*(send(peers, NOBODYS) for _ in range(MANY)))
+        answers = await asyncio.gather(*(send(peers, UNRESOLVABLE) for _ in range(MANY)))
     assert {answer.code for answer in answers} == {Code.UNREACHABLE}
-    assert NOBODYS in answers[0].text and "label empty" in answers[0].text
+    assert UNRESOLVABLE in answers[0].text and "label empty" in answers[0].text
 
 
 async def test_a_node_without_a_known_address_is_unreachable(peers: Peers) -> None:
@@ -49,17 +49,17 @@ async def test_a_node_without_a_known_address_is_unreachable(peers: Peers) -> No
     assert (answer.code, answer.text) == (Code.UNREACHABLE, "the node has no known address")
 
 
-async def test_nor_do_other_questions_to_such_an_address_raise(peers: Peers) -> None:
+async def test_other_requests_to_an_unresolvable_address_do_not_raise(peers: Peers) -> None:
     scan = Scan(epoch=1, session="s", spans=[], cursor=None, limit_bytes=1)
     found = (
-        await peers.scan("n1", NOBODYS, scan),
-        await peers.digests("n1", NOBODYS, Compare(epoch=1, session="s", spans=[])),
-        await peers.backup("n1", NOBODYS, Fetch(epoch=1, session="s", name="f")),
+        await peers.scan("n1", UNRESOLVABLE, scan),
+        await peers.digests("n1", UNRESOLVABLE, Compare(epoch=1, session="s", spans=[])),
+        await peers.backup("n1", UNRESOLVABLE, Fetch(epoch=1, session="s", name="f")),
     )
     assert {each.code for each in found} == {Code.UNREACHABLE}
 
 
-async def test_a_call_that_ends_as_none_does_leaves_no_operation_unanswered(
+async def test_unexpected_exception_in_a_call_answers_all_operations(
     peers: Peers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def fails(*_: object) -> bytes:
@@ -72,18 +72,18 @@ async def test_a_call_that_ends_as_none_does_leaves_no_operation_unanswered(
     assert "a fault of ours" in answers[-1].text
 
 
-async def test_an_operation_that_nobody_waits_for_any_more_does_not_end_those_behind_it(
+async def test_cancelled_operation_does_not_block_operations_behind_it(
     peers: Peers,
 ) -> None:
-    late = [send(peers, NOBODYS, left_s=-1) for _ in range(CALLS_PER_NODE)]
-    other = send(peers, NOBODYS)
+    late = [send(peers, UNRESOLVABLE, left_s=-1) for _ in range(CALLS_PER_NODE)]
+    other = send(peers, UNRESOLVABLE)
     for future in late:
         future.cancel()
     async with asyncio.timeout(LIMIT_S):
         assert (await other).code is Code.UNREACHABLE
 
 
-async def test_operations_that_wait_when_a_node_ends_are_answered(
+async def test_waiting_operations_are_answered_when_the_node_stops(
     peers: Peers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def never(*_: object) -> bytes:
@@ -97,8 +97,8 @@ async def test_operations_that_wait_when_a_node_ends_are_answered(
     assert all(future.done() for future in sent)
 
 
-async def test_a_transport_fails_as_it_says_at_an_address_that_no_resolver_takes() -> None:
+async def test_transport_raises_a_declared_failure_for_an_unresolvable_address() -> None:
     transport = HttpTransport()
     with pytest.raises(FAILURES, match="label empty"):
-        await transport.ask(f"{NOBODYS}/v1/state", lambda *_: None, LIMIT_S)
+        await transport.ask(f"{UNRESOLVABLE}/v1/state", lambda *_: None, LIMIT_S)
     await transport.close()

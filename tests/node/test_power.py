@@ -1,4 +1,4 @@
-"""A power failure: acknowledged data is on the disk, and no client saw anything else."""
+"""Power failures: acknowledged writes survive, and no client sees an unsynced write."""
 
 from __future__ import annotations
 
@@ -73,10 +73,10 @@ async def test_every_acknowledged_write_survives_a_power_failure(
     assert len(acknowledged) == 240
 
 
-async def test_without_the_sync_the_same_loses_acknowledged_writes(
+async def test_without_full_sync_a_power_failure_loses_acknowledged_writes(
     disk: ForgetfulDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The disk does forget: this is what ``synchronous=FULL`` prevents."""
+    """Checks the disk of these tests: ``synchronous=FULL`` prevents this loss."""
     unsynced = tuple(p.replace("synchronous=full", "synchronous=normal") for p in PRAGMAS)
     assert unsynced != PRAGMAS
     monkeypatch.setattr(store_module, "PRAGMAS", unsynced)
@@ -89,7 +89,7 @@ async def test_without_the_sync_the_same_loses_acknowledged_writes(
 async def test_a_power_failure_at_any_sync_leaves_a_whole_table(
     disk: ForgetfulDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whichever of the unsynced pages survive, and in the middle of a checkpoint too."""
+    """Any of the unsynced pages may survive, also during a checkpoint."""
     monkeypatch.setattr(store_module, "WAL_CHECKPOINT_BYTES", 200_000)
     monkeypatch.setattr(store_module, "WAL_LIMIT_BYTES", 400_000)
     store = SqliteStore(tmp_path / "store.sqlite")
@@ -141,7 +141,7 @@ class HeldSync:
         self._disk.on_sync = lambda name: None
 
 
-async def test_nobody_sees_a_write_before_it_is_synced(disk: ForgetfulDisk, tmp_path: Path) -> None:
+async def test_write_is_invisible_before_it_is_synced(disk: ForgetfulDisk, tmp_path: Path) -> None:
     store = SqliteStore(tmp_path / "store.sqlite")
     held = HeldSync(disk)
     writing = asyncio.create_task(store.write([row(1)]))
@@ -156,7 +156,7 @@ async def test_nobody_sees_a_write_before_it_is_synced(disk: ForgetfulDisk, tmp_
     await store.close()
 
 
-async def test_writes_that_come_during_a_sync_share_the_next(
+async def test_writes_during_a_sync_share_the_next_sync(
     disk: ForgetfulDisk, tmp_path: Path
 ) -> None:
     store = SqliteStore(tmp_path / "store.sqlite")
@@ -173,7 +173,7 @@ async def test_writes_that_come_during_a_sync_share_the_next(
     await store.close()
 
 
-async def test_what_a_stream_reports_as_done_is_on_the_disk(
+async def test_rows_that_a_stream_reports_as_done_survive_a_power_failure(
     disk: ForgetfulDisk, tmp_path: Path, world: World
 ) -> None:
     world.start_join()
@@ -193,10 +193,10 @@ async def test_what_a_stream_reports_as_done_is_on_the_disk(
     await after.close()
 
 
-async def test_what_a_kill_left_unsynced_is_synced_before_anybody_reads_it(
+async def test_commits_of_a_killed_process_are_synced_before_they_are_read(
     disk: ForgetfulDisk, tmp_path: Path
 ) -> None:
-    """A killed process's commit may be in the page cache only; a restart reads it, so it must stay."""
+    """The commit may be only in the page cache. A restarted process reads it, so it must be synced."""
     path = tmp_path / "store.sqlite"
     killed = sqlite3.connect(path, isolation_level=None)
     killed.execute("pragma journal_mode=wal")
@@ -210,9 +210,7 @@ async def test_what_a_kill_left_unsynced_is_synced_before_anybody_reads_it(
     killed.close()
 
 
-async def test_a_disk_that_fails_to_sync_is_written_no_more(
-    disk: ForgetfulDisk, tmp_path: Path
-) -> None:
+async def test_store_stops_writing_after_a_failed_sync(disk: ForgetfulDisk, tmp_path: Path) -> None:
     """After a failed sync the system may have dropped the pages and call the next sync a success."""
     store = SqliteStore(tmp_path / "store.sqlite")
     await store.write([row(1)])

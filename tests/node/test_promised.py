@@ -1,4 +1,4 @@
-"""Promises of a node for a recovery of the log. Its disk keeps them over a restart."""
+"""Promises of a node for a recovery of the log. They survive a restart."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from stele.runtime.recent import PATH, Promised, recent_from, recent_route
 from tests.domain.history import three_nodes
 
 
-async def test_a_directory_tells_what_its_node_has_acknowledged(tmp_path: Path) -> None:
+async def test_promise_of_a_directory_is_what_its_node_acknowledged(tmp_path: Path) -> None:
     image = three_nodes()[0].image
     directory = boot(tmp_path, "n1", "demo")
     app = Starlette(routes=[recent_route(list, directory.promised)])

@@ -1,4 +1,4 @@
-"""How often tablets are read and written: by the second, smoothed, and unknown until it rests on enough."""
+"""Read and write rates of tablets: per second, smoothed, and unknown at first."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ KNOWN_S = KNOWN_AFTER * HALF_LIFE_S
 OF = 4
 
 
-class Counting:
+class RatedNode:
     """A node that has some tablets of a table of four."""
 
     def __init__(self, *held: int) -> None:
         self.now_s = 0.0
         self.rates = Rates(HALF_LIFE_S, lambda: self.now_s)
-        self.tell(*held)
+        self.report(*held)
 
-    def tell(self, *held: int, of: int = OF) -> TabletSizes:
+    def report(self, *held: int, of: int = OF) -> TabletSizes:
         (told,) = self.rates.told([table_of("t", of, dict.fromkeys(held, 7))])
         return told
 
@@ -34,83 +34,83 @@ class Counting:
             self.rates.count("t", token, written=written)
 
 
-def test_reads_and_writes_count_in_their_tablet_and_their_half() -> None:
-    node = Counting(0, 3)
+def test_reads_and_writes_count_by_tablet_and_by_half() -> None:
+    node = RatedNode(0, 3)
     node.serve(0, 100, lower=True)
     node.serve(0, 300, lower=False, written=True)
     node.serve(3, 200, lower=False)
     node.serve(2, 999, lower=True)
     node.now_s = 100.0
-    told = node.tell(0, 3)
+    told = node.report(0, 3)
     assert (told.tablets, told.sizes_bytes) == ((0, 3), (7, 7))
     assert (told.reads_per_s, told.writes_per_s) == ((1, 2), (3, 0))
     assert told.lower_half_per_s == (1, 0)
 
 
-def test_a_rate_is_unknown_until_it_rests_on_enough() -> None:
-    """At the start of the process, of a tablet that has come, and of all that were split."""
-    node = Counting(0)
+def test_rate_is_unknown_until_enough_time_has_passed() -> None:
+    """Rates start as unknown after a restart, for a new tablet and for split tablets."""
+    node = RatedNode(0)
     node.now_s = KNOWN_S - 1
-    assert node.tell(0, 1).reads_per_s == (UNKNOWN_RATE,) * 2
+    assert node.report(0, 1).reads_per_s == (UNKNOWN_RATE,) * 2
     node.now_s = KNOWN_S
-    assert node.tell(0, 1).reads_per_s == (0, UNKNOWN_RATE)
+    assert node.report(0, 1).reads_per_s == (0, UNKNOWN_RATE)
     node.now_s = 2 * KNOWN_S
-    assert node.tell(0, 1).reads_per_s == (0, 0)
-    assert node.tell(0, 1, 2, 3, of=2 * OF).reads_per_s == (UNKNOWN_RATE,) * 4
-    assert node.tell(0, 1).reads_per_s == (UNKNOWN_RATE,) * 2
+    assert node.report(0, 1).reads_per_s == (0, 0)
+    assert node.report(0, 1, 2, 3, of=2 * OF).reads_per_s == (UNKNOWN_RATE,) * 4
+    assert node.report(0, 1).reads_per_s == (UNKNOWN_RATE,) * 2
 
 
-def test_what_was_served_before_a_tablet_came_or_while_it_was_away_does_not_count() -> None:
-    node = Counting(0)
+def test_requests_served_while_the_tablet_was_elsewhere_do_not_count() -> None:
+    node = RatedNode(0)
     node.now_s = 100.0
     node.serve(1, 1000, lower=True)
-    node.tell(0, 1)
+    node.report(0, 1)
     node.now_s = 200.0
-    assert node.tell(0, 1).reads_per_s == (0, 0)
+    assert node.report(0, 1).reads_per_s == (0, 0)
     node.serve(1, 1000, lower=True)
     node.now_s = 300.0
-    node.tell(0)
-    node.tell(0, 1)
+    node.report(0)
+    node.report(0, 1)
     node.now_s = 400.0
-    assert node.tell(0, 1).reads_per_s == (0, 0)
+    assert node.report(0, 1).reads_per_s == (0, 0)
 
 
 def test_without_traffic_a_rate_halves_with_each_half_life() -> None:
-    node = Counting(0)
+    node = RatedNode(0)
     for at in range(1, 21):
         node.serve(0, 64_000, lower=True)
         node.now_s = at * HALF_LIFE_S
-        told = node.tell(0)
+        told = node.report(0)
     assert told.reads_per_s == (640,)
     node.now_s += HALF_LIFE_S
-    assert node.tell(0).reads_per_s == (320,)
+    assert node.report(0).reads_per_s == (320,)
     node.now_s += 2 * HALF_LIFE_S
-    assert node.tell(0).reads_per_s == (80,)
+    assert node.report(0).reads_per_s == (80,)
 
 
-def test_a_burst_is_hardly_told() -> None:
-    """A thousand a second, for three seconds of a hundred."""
-    node = Counting(0)
+def test_short_burst_barely_changes_the_rate() -> None:
+    """A thousand requests per second for three seconds, then none."""
+    node = RatedNode(0)
     for at in range(1, 21):
         node.now_s = at * HALF_LIFE_S
-        node.tell(0)
+        node.report(0)
     node.serve(0, 3000, lower=True)
     node.now_s += 3
-    assert node.tell(0).reads_per_s[0] <= 25
+    assert node.report(0).reads_per_s[0] <= 25
 
 
-def test_two_tellings_at_one_moment_are_one() -> None:
-    node = Counting(0)
+def test_second_report_at_the_same_time_has_the_same_rate() -> None:
+    node = RatedNode(0)
     node.serve(0, 100, lower=True)
     node.now_s = 100.0
-    assert node.tell(0).reads_per_s == node.tell(0).reads_per_s == (1,)
+    assert node.report(0).reads_per_s == node.report(0).reads_per_s == (1,)
 
 
 steps = st.lists(st.floats(1e-3, 1e4), min_size=1, max_size=20)
 
 
 @given(steps, st.floats(0, 1e6), st.floats(1e-3, 1e4))
-def test_a_steady_rate_is_told_as_it_is_however_often_it_is_told(
+def test_steady_rate_does_not_depend_on_the_report_interval(
     times_s: list[float], rate: float, half_life_s: float
 ) -> None:
     found, age_s = Rate(), 0.0
@@ -122,7 +122,7 @@ def test_a_steady_rate_is_told_as_it_is_however_often_it_is_told(
 
 
 @given(st.floats(0, 1e6), st.integers(0, 10**6), st.floats(0, 1e4), st.floats(1e-9, 1e4))
-def test_a_rate_is_between_what_it_was_and_what_was_served(
+def test_smoothed_rate_is_between_the_old_and_the_measured_rate(
     before: float, served: int, age_s: float, elapsed_s: float
 ) -> None:
     now = smoothed(Rate(before), (served, 0, 0), age_s, elapsed_s, HALF_LIFE_S)

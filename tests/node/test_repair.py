@@ -1,4 +1,4 @@
-"""Repair of a tablet at its nodes: n1, n2 and n3 have different rows, and give one another what they lack."""
+"""Repair of a tablet: n1, n2 and n3 have different rows, and stream missing rows from each other."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ async def cluster(
         await store.close()
 
 
-async def test_replicas_of_a_row_have_the_columns_that_any_of_them_had(cluster: Cluster) -> None:
+async def test_repaired_row_has_the_columns_of_all_replicas(cluster: Cluster) -> None:
     (key,) = cluster.keys(1)
     made = [
         row_cell(0, [ColumnValue(1, 5, b"older"), ColumnValue(2, 5, b"deleted with the row")]),
@@ -136,8 +136,8 @@ async def test_replicas_of_a_row_have_the_columns_that_any_of_them_had(cluster: 
     assert found == [[StoredCell(cluster.data_id, token_of(key), key, *expected)]] * 3
 
 
-async def test_each_replica_has_all_that_any_of_them_had(cluster: Cluster) -> None:
-    """Values, deletions and older versions, spread over the replicas; of the other tablet nothing moves."""
+async def test_repaired_replica_has_the_newest_rows_of_all_replicas(cluster: Cluster) -> None:
+    """Values, deletions and older rows are spread over the replicas. No row of the other tablet moves."""
     keys = cluster.keys(90)
     for number, key in enumerate(keys):
         first, second = NODES[number % 3], NODES[(number + 1) % 3]
@@ -159,7 +159,7 @@ async def test_each_replica_has_all_that_any_of_them_had(cluster: Cluster) -> No
     assert cluster.sessions.manager.in_use() == ()
 
 
-async def test_what_is_equal_is_compared_and_not_streamed(cluster: Cluster) -> None:
+async def test_equal_rows_are_compared_and_not_streamed(cluster: Cluster) -> None:
     value = b"x" * 100
     keys = cluster.keys(3000)
     cells = [(key, Cell(5, False, value)) for key in keys]
@@ -182,7 +182,7 @@ async def test_what_is_equal_is_compared_and_not_streamed(cluster: Cluster) -> N
     )
 
 
-async def test_a_replica_that_lost_all_gets_it_as_it_is(cluster: Cluster) -> None:
+async def test_empty_replica_gets_each_row_once(cluster: Cluster) -> None:
     cells = [(key, Cell(5, False, b"v")) for key in cluster.keys(200)]
     for name in ("n1", "n2"):
         await cluster.put(name, *cells)
@@ -191,8 +191,8 @@ async def test_a_replica_that_lost_all_gets_it_as_it_is(cluster: Cluster) -> Non
     assert found["n3"].keys_done == 200, "from the first of them; the other one has the same"
 
 
-async def test_all_others_must_be_read_through(cluster: Cluster) -> None:
-    """Rows on an unavailable replica only would not be repaired."""
+async def test_repair_needs_every_other_replica(cluster: Cluster) -> None:
+    """Rows that are only on an unavailable replica would not be repaired."""
     (key,) = cluster.keys(1)
     await cluster.put("n3", (key, Cell(5, False, b"v")))
     cluster.down = {"n3"}
@@ -203,7 +203,7 @@ async def test_all_others_must_be_read_through(cluster: Cluster) -> None:
     assert [row.key for row in await cluster.rows("n1")] == [key]
 
 
-async def test_digests_are_given_under_the_session_alone(cluster: Cluster) -> None:
+async def test_digests_are_served_only_under_the_open_session(cluster: Cluster) -> None:
     world = cluster.world
     epoch, session = world.image.epoch, world.session
     spans = [Span(cluster.data_id, cluster.tablet.start, cluster.tablet.end)]
@@ -218,7 +218,7 @@ async def test_digests_are_given_under_the_session_alone(cluster: Cluster) -> No
     assert (await replica.digests(asked)).code is Code.SESSION_CLOSED
 
 
-async def test_nothing_is_pulled_of_a_table_that_is_dropped(cluster: Cluster) -> None:
+async def test_repair_pulls_no_rows_of_a_dropped_table(cluster: Cluster) -> None:
     (key,) = cluster.keys(1)
     await cluster.put("n1", (key, Cell(5, False, b"v")))
     world = cluster.world

@@ -85,7 +85,7 @@ def read(world: World, mode: ReadMode, key: bytes = b"k") -> Read:
     return Read(**about(world, key), mode=mode)  # type: ignore[arg-type]
 
 
-async def test_what_is_served_counts_and_what_is_refused_does_not(world: World, node: Node) -> None:
+async def test_only_served_operations_count_in_the_rates(world: World, node: Node) -> None:
     held = [table_of(world.data_id, 1, {0: 0})]
     node.rates.told(held)
     older = write(world, cell=Cell(5, False, b"older"))
@@ -97,7 +97,7 @@ async def test_what_is_served_counts_and_what_is_refused_does_not(world: World, 
     assert (told.reads_per_s, told.writes_per_s) == ((3,), (2,))
 
 
-async def test_it_writes_and_reads_and_says_what_superseded(world: World, node: Node) -> None:
+async def test_superseded_write_returns_the_newer_timestamp(world: World, node: Node) -> None:
     older = write(world, cell=Cell(5, False, b"older"))
     answers = await node.replica.serve([write(world), older])
     assert [(a.code, a.timestamp) for a in answers] == [(Code.OK, 0), (Code.SUPERSEDED, 7)]
@@ -136,10 +136,10 @@ async def test_a_version_below_the_fence_is_served_where_the_range_did_not_chang
     assert await node.code(write(world, key, version=world.version - 1)) is Code.OK
 
 
-async def test_a_version_below_both_changes_of_its_range_is_refused_before_the_second_is_fenced(
+async def test_version_older_than_two_changes_of_its_range_is_refused_at_once(
     world: World, node: Node
 ) -> None:
-    """A coordinator that slept through two changes of a range must not reach those who lost it."""
+    """A coordinating node that missed two changes of a range must not reach its former replicas."""
     key = await moved(world)
     slept = world.version - 1
     world.advance()
@@ -148,17 +148,17 @@ async def test_a_version_below_both_changes_of_its_range_is_refused_before_the_s
     assert await node.code(write(world, key, version=world.version - 1)) is Code.OK
 
 
-async def test_a_node_that_has_left_or_is_no_member_yet_coordinates_nothing(
+async def test_request_of_a_coordinating_node_that_is_no_member_is_refused(
     world: World, node: Node
 ) -> None:
-    """It answers no barrier, so its versions in use are unknown."""
+    """Such a node acknowledges no barrier, so its versions in use are unknown."""
     for stranger in ("n9", ""):
         refused = await node.code(write(world, coordinating=stranger))
         assert refused is Code.STALE_VERSION
     assert await node.stored(b"k") is None
 
 
-async def test_a_fence_that_moves_during_the_work_refuses_it_afterwards(
+async def test_write_is_refused_if_the_fence_moves_during_the_write(
     world: World, store: SqliteStore
 ) -> None:
     world.start_join()
@@ -177,7 +177,7 @@ async def test_a_fence_that_moves_during_the_work_refuses_it_afterwards(
     slow = Slow.__new__(Slow)
     node.replica._store = slow
     assert await node.code(write(world, key, version=before)) is Code.STALE_VERSION
-    assert await node.stored(key) == CELL  # it may have taken effect; it was not acknowledged
+    assert await node.stored(key) == CELL  # the write may take effect, but it is not acknowledged
 
 
 async def test_both_versions_are_served_until_the_fence(world: World, node: Node) -> None:
@@ -191,7 +191,7 @@ async def test_both_versions_are_served_until_the_fence(world: World, node: Node
 async def test_ownership_is_judged_by_the_version_of_the_request(
     world: World, store: SqliteStore
 ) -> None:
-    """A range that n1 loses: its version still may write there, the next one may not."""
+    """n1 loses a range. Requests of the old version may write there, requests of the next may not."""
     world.start_join()
     world.advance()
     world.advance()  # write_both_read_new
@@ -205,7 +205,7 @@ async def test_ownership_is_judged_by_the_version_of_the_request(
     assert await node.code(write(world, lost)) is Code.NOT_A_REPLICA
 
 
-async def test_it_reads_the_log_first_when_the_sender_is_ahead(
+async def test_replica_reads_the_log_first_if_the_sender_is_ahead(
     world: World, store: SqliteStore
 ) -> None:
     partition = MemoryPartition()
@@ -225,9 +225,7 @@ async def test_it_reads_the_log_first_when_the_sender_is_ahead(
     assert await waiting is Code.OK
 
 
-async def test_a_keyspace_that_is_newer_than_the_image_is_waited_for(
-    world: World, node: Node
-) -> None:
+async def test_request_waits_for_a_keyspace_newer_than_the_image(world: World, node: Node) -> None:
     op = write(world)
     new_id = next_keyspace_id(world, "new")
     ahead = msgspec.structs.replace(op, data_id=new_id, epoch=op.epoch + 1)
@@ -246,7 +244,7 @@ async def test_work_of_a_session_is_refused_once_it_is_closed(world: World, node
     assert await node.code(write(world, session=session)) is Code.SESSION_CLOSED
 
 
-async def test_pages_are_given_only_under_the_open_session(world: World, node: Node) -> None:
+async def test_pages_are_served_only_under_the_open_session(world: World, node: Node) -> None:
     await node.code(write(world))
     world.start_join()
     world.advance()
@@ -294,9 +292,7 @@ class Busy:
         await self._task
 
 
-async def test_a_write_that_waits_holds_its_version_until_it_is_done(
-    world: World, node: Node
-) -> None:
+async def test_queued_write_holds_its_version_until_it_is_done(world: World, node: Node) -> None:
     world.start_join()
     key, version = world.key_that_changes(), world.version
     busy = Busy(node.store)
@@ -310,7 +306,7 @@ async def test_a_write_that_waits_holds_its_version_until_it_is_done(
     assert node.sessions.versions.in_use() == {}
 
 
-async def test_a_write_whose_fence_comes_while_it_waits_writes_nothing(
+async def test_queued_write_is_refused_if_its_version_is_fenced_meanwhile(
     world: World, node: Node
 ) -> None:
     world.start_join()
@@ -327,7 +323,7 @@ async def test_a_write_whose_fence_comes_while_it_waits_writes_nothing(
     assert node.sessions.versions.in_use() == {}
 
 
-async def test_what_was_refused_in_its_turn_is_not_acknowledged_though_nothing_refuses_it_now(
+async def test_write_that_the_store_did_not_permit_is_not_acknowledged(
     world: World, node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def write_nothing(rows: Sequence[StoredCell], *_: object) -> list[int | None]:
@@ -337,8 +333,8 @@ async def test_what_was_refused_in_its_turn_is_not_acknowledged_though_nothing_r
     assert await node.code(write(world)) is Code.FAILED
 
 
-async def test_a_late_write_and_the_cleanup_leave_nothing_behind(world: World, node: Node) -> None:
-    """The write had its turn before the fence came: the deletion that follows the fence is behind it."""
+async def test_deletion_after_a_fence_removes_a_late_write(world: World, node: Node) -> None:
+    """The write began before the fence. The deletion that follows the fence runs after it."""
     begun, go_on = asyncio.Event(), threading.Event()
     loop = asyncio.get_running_loop()
     write_row = store_module._write_cell
@@ -365,7 +361,7 @@ async def test_a_late_write_and_the_cleanup_leave_nothing_behind(world: World, n
     assert await node.stored(key) is None
 
 
-async def test_a_full_disk_refuses_writes_and_gives_what_it_has(world: World, node: Node) -> None:
+async def test_full_disk_refuses_large_writes_and_serves_reads(world: World, node: Node) -> None:
     assert await node.code(write(world)) is Code.OK
     node.store._writer.execute(
         "pragma max_page_count = 1"
@@ -382,10 +378,10 @@ async def test_a_full_disk_refuses_writes_and_gives_what_it_has(world: World, no
     assert await node.code(large) is Code.OK
 
 
-async def test_a_running_node_keeps_the_version_before_while_it_is_served(
+async def test_replica_serves_the_version_before_until_it_is_fenced(
     world: World, node: Node
 ) -> None:
-    """It was there before the operation began, and saw each version come."""
+    """The node was a replica before the operation began, and has read each version."""
     world.start_join()
     world.advance()
     world.advance()  # write_both_read_new

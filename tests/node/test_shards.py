@@ -1,4 +1,4 @@
-"""A node's store by shard: what a tablet's shard reads and writes, and how its data goes to another one."""
+"""Shards of a node: reads and writes by shard, and moves of a tablet between shards."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ STATE = TransitionState
 
 
 class OneNode:
-    """n1, which has two shards; its first tablet goes from one to the other."""
+    """n1 with two shards. Its first tablet moves from one to the other."""
 
     def __init__(self, world: World, follower: LogFollower, path: Path) -> None:
         self.world, self.follower, self.path = world, follower, path
@@ -84,7 +84,7 @@ class OneNode:
         assert {answer.code for answer in answers} == {Code.OK}
 
     async def reads(self, key: bytes) -> int:
-        """The timestamp; 0 where there is nothing."""
+        """Return the timestamp of the key, or 0 without a cell."""
         op = Read(**self._about(key), mode=ReadMode.TIMESTAMP)  # type: ignore[arg-type]
         (answer,) = await self.replica.serve([op])
         assert answer.code is Code.OK
@@ -101,7 +101,7 @@ class OneNode:
         }
 
     async def on_shards(self, key: bytes) -> tuple[int, ...]:
-        """The timestamps that shards 0 and 1 have on the disk."""
+        """Return the timestamps on disk of shards 0 and 1."""
         return tuple(
             self.store.timestamp(partition_of(self.data_id, shard), token_of(key), key)
             for shard in (0, 1)
@@ -132,7 +132,7 @@ class OneNode:
         return progress
 
     def go_to(self, state: TransitionState) -> None:
-        """The transition's next states, to this one; its version is fenced."""
+        """Advance the transition to this state, and fence its version."""
         transitions = self.world.image.topology.transitions
         while transitions[MOVE].state is not state:
             self.world.advance(MOVE)
@@ -174,7 +174,7 @@ async def test_each_tablet_is_in_the_partition_of_its_shard(node: OneNode) -> No
     assert all(told.sizes_bytes), "each tablet is measured where it is"
 
 
-async def test_data_goes_from_a_shard_to_another_while_it_is_written_and_read(
+async def test_tablet_moves_between_shards_while_it_is_written_and_read(
     node: OneNode,
 ) -> None:
     before, during, late = node.keys(3)
@@ -206,7 +206,7 @@ async def test_data_goes_from_a_shard_to_another_while_it_is_written_and_read(
     assert await node.reads(other) == 1, "the other tablet of that shard is as it was"
 
 
-async def test_what_is_undone_leaves_nothing_on_the_new_shard(node: OneNode) -> None:
+async def test_rolled_back_move_leaves_nothing_on_the_new_shard(node: OneNode) -> None:
     keys = node.keys(5)
     await node.write(*keys)
     begin(node)
@@ -220,7 +220,7 @@ async def test_what_is_undone_leaves_nothing_on_the_new_shard(node: OneNode) -> 
     assert [await node.on_shards(key) for key in keys] == [(2, 0)] + [(1, 0)] * 4
 
 
-async def test_a_restart_in_the_middle_of_streaming_begins_anew_and_loses_nothing(
+async def test_restart_during_streaming_between_shards_loses_nothing(
     node: OneNode,
 ) -> None:
     keys = node.keys(40)
@@ -248,8 +248,8 @@ async def test_a_restart_in_the_middle_of_streaming_begins_anew_and_loses_nothin
     assert [await node.on_shards(key) for key in keys] == [(2, 2)] + [(1, 1)] * 39
 
 
-async def test_a_cleanup_of_the_whole_node_looks_at_shards(node: OneNode) -> None:
-    """A shard's rows of another shard's tablet are foreign: late cleanups leave them."""
+async def test_cleanup_of_a_node_deletes_rows_on_the_wrong_shard(node: OneNode) -> None:
+    """Rows on the shard of another tablet are foreign. A late write may leave them there."""
     (one,), (two,) = node.keys(1, 0), node.keys(1, 1)
     await node.write(one, two)
     stray = node.keys(2, 0)[1]
@@ -271,10 +271,10 @@ async def _rows(node: OneNode, shard: int) -> list[StoredCell]:
     return (await node.store.page([span], None, 2**20)).rows
 
 
-async def test_of_other_data_than_a_transition_moves_it_asks_for_nothing_to_be_deleted(
+async def test_cleanup_deletes_only_data_that_the_transition_moves(
     node: OneNode,
 ) -> None:
-    """By its rows another node has none of either, and may be about to gain some."""
+    """A node without these rows may be about to gain them."""
     begin(node)
     node.go_to(STATE.STREAMING)
     image, range_ = node.world.image, Range(node.row().start, node.row().end)
@@ -285,8 +285,8 @@ async def test_of_other_data_than_a_transition_moves_it_asks_for_nothing_to_be_d
     assert not is_to_be_deleted(image, replace(order, session="closed"), node.data_id, range_)
 
 
-async def test_rows_of_any_shard_are_given_by_the_name_of_their_data(node: OneNode) -> None:
-    """The receiver does not know the partition of that shard, and would drop the rows."""
+async def test_scanned_rows_carry_the_data_id_without_the_shard(node: OneNode) -> None:
+    """The receiver does not know the shard of the sender, and would drop the rows."""
     (one,), (two,) = node.keys(1, 0), node.keys(1, 1)
     await node.write(one, two)
     begin(node)
@@ -302,7 +302,7 @@ async def test_rows_of_any_shard_are_given_by_the_name_of_their_data(node: OneNo
     ]
 
 
-async def test_spans_are_read_where_their_tablet_is(node: OneNode) -> None:
+async def test_spans_are_placed_on_the_shard_of_their_tablet(node: OneNode) -> None:
     spans = [Span(node.data_id, node.row(at).start, node.row(at).end) for at in (0, 1)]
     found = [parted(span.keyspace)[1] for span in placed(node.world.image, "n1", spans)]
     assert found == [0, 1]

@@ -1,4 +1,4 @@
-"""The store: last write wins, pages, deletion, and what survives a kill."""
+"""The store: last write wins, pages, deletion, locks, and writes that survive a kill."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def row(key: bytes, timestamp: int, value: bytes | None, keyspace: str = "ks") -
 
 @settings(deadline=None)  # each example makes a file
 @given(st.lists(cells, min_size=1, max_size=6), st.randoms())
-def test_any_order_of_writes_ends_in_the_newest_cell(
+def test_writes_in_any_order_end_in_the_newest_cell(
     tmp_path_factory: pytest.TempPathFactory, written: list[Cell], chance: random.Random
 ) -> None:
     shuffled = chance.sample(written, len(written))
@@ -59,16 +59,14 @@ def test_any_order_of_writes_ends_in_the_newest_cell(
     assert asyncio.run(run()) == newest(written)
 
 
-async def test_a_write_that_lost_names_the_newer_timestamp(store: SqliteStore) -> None:
+async def test_losing_write_returns_the_newer_timestamp(store: SqliteStore) -> None:
     assert await store.write([row(b"k", 5, b"new"), row(b"other", 1, b"x")]) == [0, 0]
     assert await store.write([row(b"k", 3, b"old"), row(b"k", 5, b"new")]) == [5, 0]
     assert store.timestamp("ks", token_of(b"k"), b"k") == 5
     assert store.timestamp("ks", token_of(b"none"), b"none") == 0
 
 
-async def test_large_values_go_through_a_thread_and_small_ones_wait_for_them(
-    store: SqliteStore,
-) -> None:
+async def test_small_writes_wait_for_large_ones_in_the_thread(store: SqliteStore) -> None:
     large = os.urandom(INLINE_BYTES * 8)
     first = asyncio.create_task(store.write([row(b"k", 1, large)]))
     await asyncio.sleep(0)
@@ -86,7 +84,7 @@ async def test_a_failed_transaction_leaves_nothing(store: SqliteStore) -> None:
     assert await store.write([row(b"k", 1, b"v")]) == [0]
 
 
-async def test_what_the_work_itself_did_wrong_is_no_failure_of_the_disk(store: SqliteStore) -> None:
+async def test_exception_in_a_job_is_not_a_failure_of_the_store(store: SqliteStore) -> None:
     def divides(_: sqlite3.Connection) -> float:
         return 1 / 0
 
@@ -96,7 +94,7 @@ async def test_what_the_work_itself_did_wrong_is_no_failure_of_the_disk(store: S
     assert await store.write([row(b"k", 1, b"v")]) == [0]
 
 
-async def test_pages_give_every_row_of_the_spans_once_in_order(store: SqliteStore) -> None:
+async def test_pages_contain_each_row_of_the_spans_once_in_order(store: SqliteStore) -> None:
     rows = [row(f"k{n}".encode(), n + 1, b"x" * 50) for n in range(200)]
     await store.write([*rows, row(b"foreign", 1, b"y", "other")])
     tokens = sorted(r.token for r in rows)
@@ -116,7 +114,7 @@ async def test_pages_give_every_row_of_the_spans_once_in_order(store: SqliteStor
     assert (await store.measure(spans)).keys == 200
 
 
-async def test_a_page_arrives_as_it_was_read_tombstones_too(store: SqliteStore) -> None:
+async def test_page_of_a_scan_keeps_tombstones(store: SqliteStore) -> None:
     await store.write([row(b"kept", 1, b"value"), row(b"gone", 2, None)])
     page = await store.page([RING], None, 1000)
     sent = wire.Scanned(code=Code.OK, rows=page.rows)
@@ -125,7 +123,7 @@ async def test_a_page_arrives_as_it_was_read_tombstones_too(store: SqliteStore) 
     assert {r.key: r.kind for r in received} == {b"kept": False, b"gone": True}
 
 
-async def test_a_range_begins_after_its_start_and_holds_its_end(store: SqliteStore) -> None:
+async def test_range_excludes_its_start_and_includes_its_end(store: SqliteStore) -> None:
     await store.write([StoredCell("ks", token, b"k", 1, False, b"") for token in (10, 20, 30)])
     page = await store.page([Span("ks", 10, 20)], None, 1000)
     assert [r.token for r in page.rows] == [20]
@@ -144,10 +142,10 @@ async def test_deletion_stops_at_its_limit_and_its_range(store: SqliteStore) -> 
 
 
 @pytest.mark.parametrize("page", [1, 3, 7, 10_000])
-async def test_every_span_is_measured_whatever_the_pages(
+async def test_measurement_of_spans_does_not_depend_on_the_page_size(
     store: SqliteStore, monkeypatch: pytest.MonkeyPatch, page: int
 ) -> None:
-    """Also where several rows have one token, and where a span has none."""
+    """Several rows may have one token, and a span may be empty."""
     monkeypatch.setattr(store_module, "MEASURE_ROWS", page)
     monkeypatch.setattr(store_module, "MEASURE_SPANS", 2)
     chance = random.Random(page)
@@ -166,7 +164,7 @@ async def test_every_span_is_measured_whatever_the_pages(
     assert await store.measure_each([]) == []
 
 
-async def test_other_scans_have_their_turn_while_spans_are_measured(
+async def test_other_scans_run_between_pages_of_a_measurement(
     store: SqliteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(store_module, "MEASURE_ROWS", 10)
@@ -187,7 +185,7 @@ async def test_deletions_run_before_writes_that_come_after_them(store: SqliteSto
     assert await store.read("ks", token_of(b"k"), b"k") == Cell(2, False, b"new")
 
 
-async def test_a_cancelled_caller_returns_only_when_its_work_has_ended(store: SqliteStore) -> None:
+async def test_cancelled_write_returns_only_after_its_work_has_ended(store: SqliteStore) -> None:
     task = asyncio.create_task(store.write([row(b"k", 1, os.urandom(INLINE_BYTES * 16))]))
     await asyncio.sleep(0)
     task.cancel()
@@ -224,7 +222,7 @@ async def test_every_acknowledged_write_survives_a_kill(tmp_path: Path) -> None:
 
 
 def _write_until_killed(path: Path) -> int:
-    """The last number that the writer said it had written."""
+    """Return the last number that the writer reported."""
     with Popen([sys.executable, "-c", WRITER, str(path)], stdout=PIPE, text=True) as process:
         assert process.stdout is not None
         for line in process.stdout:
@@ -234,7 +232,7 @@ def _write_until_killed(path: Path) -> int:
         return max([300, *(int(line) for line in process.stdout if line.endswith("\n"))])
 
 
-async def test_the_write_ahead_log_stays_small_while_writers_never_pause(
+async def test_write_ahead_log_stays_bounded_under_constant_writes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("stele.node.store.WAL_CHECKPOINT_BYTES", 1024 * 1024)
@@ -251,13 +249,13 @@ async def test_the_write_ahead_log_stays_small_while_writers_never_pause(
 
     await asyncio.gather(*(writer(name) for name in range(8)))
     assert written == 32_000_000
-    # The limit, and what one more group may bring before the writer looks.
+    # The limit, and one more group of writes before the writer checks it.
     assert largest < 2 * 1024 * 1024 + 2 * GROUP_BYTES
     assert (await store.size()).keys == 320
     await store.close()
 
 
-async def test_a_long_scan_delays_the_copying_and_does_not_end_it(
+async def test_checkpoint_continues_after_a_long_scan(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("stele.node.store.WAL_CHECKPOINT_BYTES", 100_000)
@@ -265,7 +263,7 @@ async def test_a_long_scan_delays_the_copying_and_does_not_end_it(
     store = SqliteStore(tmp_path / "store.sqlite")
     await store.write([row(b"%d" % number, 1, b"v") for number in range(9)])
     scan = store._scanner.execute("select * from cells")
-    scan.fetchone()  # it reads an old state until it is closed
+    scan.fetchone()  # the scan keeps its old state until it is closed
     for number in range(50):
         await store.write([StoredCell("ks", number, b"k", 1, False, bytes(20_000))])
     held = store._wal_bytes
@@ -276,7 +274,7 @@ async def test_a_long_scan_delays_the_copying_and_does_not_end_it(
     await store.close()
 
 
-async def test_a_store_that_another_process_holds_refuses_writes_and_goes_on_later(
+async def test_store_locked_by_another_process_refuses_writes_until_unlocked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("stele.node.store.LOCK_TIMEOUT_S", 0.05)
@@ -293,22 +291,22 @@ async def test_a_store_that_another_process_holds_refuses_writes_and_goes_on_lat
     await store.close()
 
 
-async def test_deletions_give_their_room_back_to_the_file_system(tmp_path: Path) -> None:
+async def test_deletions_return_space_to_the_file_system(tmp_path: Path) -> None:
     path = tmp_path / "store.sqlite"
     store = SqliteStore(path)
     for number in range(40):
         await store.write([StoredCell("ks", number, b"k", 1, False, bytes(100_000))])
     await store.delete(RING, 30)
     await store.close()
-    store = SqliteStore(path)  # it continues where a process ended
+    store = SqliteStore(path)  # a new process continues the vacuum
     await until(lambda: store.free_bytes() == 0, "the free pages to be returned")
     await until(lambda: path.stat().st_size < 1_100_000, "the file to become shorter")
     assert (await store.size()).keys == 10
     await store.close()
 
 
-async def test_a_file_that_cannot_become_shorter_counts_its_free_pages(tmp_path: Path) -> None:
-    """One from before ``auto_vacuum`` was set."""
+async def test_file_without_auto_vacuum_reports_its_free_pages(tmp_path: Path) -> None:
+    """Builds before ``auto_vacuum`` created such files."""
     path = tmp_path / "store.sqlite"
     with closing(sqlite3.connect(path)) as older:
         older.execute("pragma journal_mode=wal")
@@ -323,14 +321,14 @@ async def test_a_file_that_cannot_become_shorter_counts_its_free_pages(tmp_path:
     await store.close()
 
 
-async def test_a_write_that_is_not_permitted_in_its_turn_writes_nothing(store: SqliteStore) -> None:
+async def test_write_without_permission_writes_nothing(store: SqliteStore) -> None:
     rows = [row(b"yes", 1, b"v"), row(b"no", 1, b"v")]
     assert await store.write(rows, lambda place: place == 0) == [0, None]
     assert store.timestamp("ks", token_of(b"yes"), b"yes") == 1
     assert store.timestamp("ks", token_of(b"no"), b"no") == 0
 
 
-async def test_closing_ends_what_was_asked_for_and_takes_no_more(
+async def test_close_completes_queued_writes_and_refuses_new_ones(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("stele.node.commits.GROUP_JOBS", 1)

@@ -1,4 +1,4 @@
-"""Streaming: n4 joins and pulls what it gains from n1, n2 and n3, whose rows differ."""
+"""Streaming: n4 joins and pulls its ranges from n1, n2 and n3, whose rows differ."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from tests.node.world import TERM, Sessions, World
 
 
 class Cluster:
-    """n1 to n4 with a store each; ``scan`` is what the streamer calls instead of HTTP."""
+    """n1 to n4 with a store each. The streamer calls ``scan`` instead of HTTP."""
 
     def __init__(self, world: World, follower: LogFollower, folder: Path) -> None:
         self.world = world
@@ -107,7 +107,7 @@ async def cluster(
 
 
 async def fill_by_quorums(cluster: Cluster, keys: list[bytes]) -> dict[bytes, Cell]:
-    """The newest cell of each key on two of three nodes, in turn, an older one on the third."""
+    """Write the newest cell of each key to two of three nodes, in turn, and an older cell to the third."""
     turns = [("n1", "n2", "n3"), ("n2", "n3", "n1"), ("n1", "n3", "n2")]
     expected = dict[bytes, Cell]()
     for number, key in enumerate(keys):
@@ -120,7 +120,7 @@ async def fill_by_quorums(cluster: Cluster, keys: list[bytes]) -> dict[bytes, Ce
 
 
 def replaced(world: World, key: bytes) -> str:
-    """The replica of the key that n4 takes over from."""
+    """Return the replica that n4 replaces for the key."""
     row = next(r for r in world.plan_rows() if contains(Range(r.start, r.end), token_of(key)))
     return next(node_id for node_id in row.old if node_id not in row.new)
 
@@ -138,7 +138,7 @@ def gained(world: World, count: int) -> list[bytes]:
 async def test_every_acknowledged_cell_is_on_a_quorum_of_the_new_replicas(
     cluster: Cluster,
 ) -> None:
-    """Each cell is on some two of three nodes, as after quorum writes, and an older one on the third."""
+    """Each newest cell is on two of three nodes, as after quorum writes, and an older one on the third."""
     keys = gained(cluster.world, 60)
     expected = await fill_by_quorums(cluster, keys)
     foreign = cluster.world.key(lambda row: "n4" not in row.writes)
@@ -162,7 +162,7 @@ async def test_every_acknowledged_cell_is_on_a_quorum_of_the_new_replicas(
     assert cluster.clock.next() > 60
 
 
-async def test_without_the_node_that_it_takes_over_from_it_merges_a_majority(
+async def test_majority_is_merged_if_the_replaced_replica_is_down(
     cluster: Cluster,
 ) -> None:
     keys = gained(cluster.world, 60)
@@ -179,7 +179,7 @@ async def test_without_the_node_that_it_takes_over_from_it_merges_a_majority(
         assert await cluster.at("n4", key) == expected[key]
 
 
-async def test_of_a_further_source_that_has_the_same_rows_none_is_pulled(cluster: Cluster) -> None:
+async def test_equal_rows_of_a_second_source_are_not_pulled(cluster: Cluster) -> None:
     keys = gained(cluster.world, 60)
     for key in keys:
         for node_id in ("n1", "n2", "n3"):
@@ -192,7 +192,7 @@ async def test_of_a_further_source_that_has_the_same_rows_none_is_pulled(cluster
     assert 0 < compared == progress.bytes_compared < progress.bytes_done
 
 
-async def test_large_ranges_come_in_pages(
+async def test_large_ranges_are_streamed_in_pages(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("stele.agent.stores.PAGE_BYTES", 1000)
@@ -206,7 +206,7 @@ async def test_large_ranges_come_in_pages(
 
 
 @pytest.mark.parametrize("most", [1, 2])
-async def test_so_many_portions_are_pulled_at_once_as_the_log_says(
+async def test_stream_concurrency_setting_limits_concurrent_portions(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch, most: int
 ) -> None:
     monkeypatch.setattr("stele.agent.pulling.PORTION_RANGES", 1)
@@ -226,7 +226,7 @@ async def test_so_many_portions_are_pulled_at_once_as_the_log_says(
     assert highest == most
 
 
-async def test_the_rate_that_the_log_says_holds_for_all_portions_together(
+async def test_rate_limit_holds_for_all_portions_together(
     cluster: Cluster,
 ) -> None:
     for key in gained(cluster.world, 16):
@@ -238,7 +238,7 @@ async def test_the_rate_that_the_log_says_holds_for_all_portions_together(
     assert time.monotonic() - began_s > progress.bytes_done / 2**20 - BURST_S - 0.01
 
 
-async def test_under_a_low_limit_data_is_seen_to_move_every_half_second(cluster: Cluster) -> None:
+async def test_low_rate_limit_makes_pages_small(cluster: Cluster) -> None:
     for key in gained(cluster.world, 32):
         for node_id in ("n1", "n2", "n3"):
             await cluster.put(node_id, key, Cell(5, False, b"x" * 64 * 1024))
@@ -249,7 +249,7 @@ async def test_under_a_low_limit_data_is_seen_to_move_every_half_second(cluster:
     assert pages == {int(PAGE_S * MIB)}
 
 
-async def test_a_source_that_is_down_is_replaced_by_others(cluster: Cluster) -> None:
+async def test_stream_uses_other_sources_if_one_is_down(cluster: Cluster) -> None:
     key = gained(cluster.world, 1)[0]
     for node_id in ("n1", "n2", "n3"):
         await cluster.put(node_id, key, Cell(5, False, b"v"))
@@ -258,10 +258,10 @@ async def test_a_source_that_is_down_is_replaced_by_others(cluster: Cluster) -> 
     assert await cluster.at("n4", key) == Cell(5, False, b"v")
 
 
-async def test_a_source_that_hangs_is_tried_for_the_first_portion_alone(
+async def test_unavailable_source_is_tried_only_for_the_first_portion(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """To wait for it once more for each portion would take the time in which streaming must show progress."""
+    """Waiting for it in each portion would exceed the time in which streaming must show progress."""
     monkeypatch.setattr("stele.agent.pulling.PORTION_RANGES", 1)
     cluster.down = {"n2"}
     await cluster.stream()
@@ -270,8 +270,8 @@ async def test_a_source_that_hangs_is_tried_for_the_first_portion_alone(
     assert min(asked.count("n1"), asked.count("n3")) > pulling.TRIES
 
 
-async def test_nodes_that_are_declared_dead_are_not_asked(cluster: Cluster) -> None:
-    """A host that hangs would take the time in which streaming must show progress."""
+async def test_excluded_nodes_are_not_used_as_sources(cluster: Cluster) -> None:
+    """Waiting for a host that hangs would exceed the time in which streaming must show progress."""
     keys = gained(cluster.world, 30)
     expected = await fill_by_quorums(cluster, keys)
     cluster.world.apply(Exclude(("n2",)), "exclude")
@@ -284,14 +284,14 @@ async def test_nodes_that_are_declared_dead_are_not_asked(cluster: Cluster) -> N
         assert await cluster.at("n4", key) == expected[key]
 
 
-async def test_too_few_sources_fail_with_their_names(cluster: Cluster) -> None:
+async def test_stream_fails_with_the_names_of_missing_sources(cluster: Cluster) -> None:
     cluster.down = {"n2", "n3"}
     with pytest.raises(StreamFailed, match=r"n2, n3 gave no data"):
         await cluster.stream()
     assert cluster.sessions.manager.in_use() == ()
 
 
-async def test_what_was_pulled_is_not_pulled_again_under_the_same_session(
+async def test_pulled_portions_are_not_pulled_again_in_the_same_session(
     cluster: Cluster,
 ) -> None:
     await cluster.stream()
@@ -300,7 +300,7 @@ async def test_what_was_pulled_is_not_pulled_again_under_the_same_session(
     assert cluster.scans == []
 
 
-async def test_it_stops_when_the_session_closes(cluster: Cluster) -> None:
+async def test_stream_stops_when_the_session_closes(cluster: Cluster) -> None:
     for key in gained(cluster.world, 30):
         for node_id in ("n1", "n2", "n3"):
             await cluster.put(node_id, key, Cell(5, False, b"v"))
@@ -318,7 +318,7 @@ async def test_it_stops_when_the_session_closes(cluster: Cluster) -> None:
     assert cluster.sessions.manager.in_use() == ()
 
 
-async def test_an_order_of_a_session_that_is_gone_does_nothing(cluster: Cluster) -> None:
+async def test_order_of_a_closed_session_streams_nothing(cluster: Cluster) -> None:
     order = cluster.order()
     cluster.world.advance()
     with pytest.raises(SessionClosedError):
@@ -326,8 +326,8 @@ async def test_an_order_of_a_session_that_is_gone_does_nothing(cluster: Cluster)
     assert cluster.scans == []
 
 
-async def test_what_is_truncated_while_it_is_streamed_is_not_kept(cluster: Cluster) -> None:
-    """Its pages were on their way; what is streamed from then on is the data that counts."""
+async def test_rows_truncated_during_streaming_are_not_stored(cluster: Cluster) -> None:
+    """Pages of the old data are in flight. Later pages are of the new data."""
     world, session = cluster.world, cluster.world.session
     for number, key in enumerate(gained(world, 40)):
         for node_id in ("n1", "n2", "n3"):
@@ -366,10 +366,10 @@ async def test_portions_are_the_gained_ranges_each_once(world: World) -> None:
     assert portions_of(world.image, transition, "n1", {}, frozenset()) == []
 
 
-async def test_a_page_whose_session_closes_before_its_turn_is_not_written(
+async def test_page_is_not_written_if_the_session_closes_before_the_write(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It waits behind other writes, and the node may be fenced and cleaned up before its turn."""
+    """The page waits behind other writes. The node may be fenced and cleaned up before them."""
     (key,) = gained(cluster.world, 1)
     for node_id in ("n1", "n2", "n3"):
         await cluster.put(node_id, key, Cell(5, False, b"v"))

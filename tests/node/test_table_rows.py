@@ -1,4 +1,4 @@
-"""Rows of tables with columns: their keys, their documents, and what is refused."""
+"""Rows of tables with columns: keys, JSON documents, and refusals."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def world() -> World:
     return world
 
 
-class Kept:
-    """One key of a table, as a replica keeps it."""
+class StoredRow:
+    """One row of a table, as a replica stores it."""
 
     def __init__(self, world: World, key: str = "ada", name: str = USERS) -> None:
         self.world, self.key, self.name = world, key, name
@@ -64,11 +64,11 @@ def refused(world: World, key: str, row: dict[str, Any], name: str = USERS) -> R
     return raised.value
 
 
-def test_columns_that_a_write_does_not_name_stay_and_null_deletes_one(world: World) -> None:
-    kept = Kept(world)
-    kept.write({"age": 36, "tags": ["b", "a"]})
-    kept.write({"age": None, "home": {"street": "Ring"}})
-    assert kept.row() == {
+def test_write_keeps_unnamed_columns_and_null_deletes_a_column(world: World) -> None:
+    stored = StoredRow(world)
+    stored.write({"age": 36, "tags": ["b", "a"]})
+    stored.write({"age": None, "home": {"street": "Ring"}})
+    assert stored.row() == {
         "name": "ada",
         "age": None,
         "home": {"street": "Ring"},
@@ -77,29 +77,29 @@ def test_columns_that_a_write_does_not_name_stay_and_null_deletes_one(world: Wor
 
 
 def test_a_row_exists_from_its_first_write_to_its_deletion(world: World) -> None:
-    kept = Kept(world)
-    assert kept.row() is None
-    kept.write({})
-    assert kept.row() == {"name": "ada", "age": None, "home": None, "tags": None}
-    kept.write({"age": 1})
-    kept.write(None)
-    assert kept.row() is None
-    kept.write({"tags": []})
-    assert kept.row() == {"name": "ada", "age": None, "home": None, "tags": []}
+    stored = StoredRow(world)
+    assert stored.row() is None
+    stored.write({})
+    assert stored.row() == {"name": "ada", "age": None, "home": None, "tags": None}
+    stored.write({"age": 1})
+    stored.write(None)
+    assert stored.row() is None
+    stored.write({"tags": []})
+    assert stored.row() == {"name": "ada", "age": None, "home": None, "tags": []}
 
 
 def test_a_row_that_was_read_can_be_written_back(world: World) -> None:
-    kept = Kept(world, ROW, PLAYS)
-    kept.write({"listener": "Ada"})
-    row = kept.row()
+    stored = StoredRow(world, ROW, PLAYS)
+    stored.write({"listener": "Ada"})
+    row = stored.row()
     assert row is not None
-    kept.write(row)
-    assert kept.row() == row
+    stored.write(row)
+    assert stored.row() == row
     answer = refused(world, ROW, {**row, "song": "another"}, PLAYS)
     assert (answer.code, answer.details["column"]) == ("bad_primary_key", "song")
 
 
-def test_a_key_is_encoded_as_cassandra_does_and_its_token_is_that_of_the_partition(
+def test_key_has_the_encoding_and_partition_token_of_cassandra(
     world: World,
 ) -> None:
     users = reads("ada")(world.image)
@@ -113,7 +113,7 @@ def test_a_key_is_encoded_as_cassandra_does_and_its_token_is_that_of_the_partiti
     assert at_row.key.startswith(at_partition.key) and at_row.key != at_partition.key
 
 
-def test_a_slash_in_a_value_is_escaped_if_the_key_has_several_columns(world: World) -> None:
+def test_slash_in_a_key_with_several_columns_must_be_escaped(world: World) -> None:
     place = place_of(world.image, DataPath(USERS, "a/b", b"a%2Fb"))
     assert place.key == b"a/b"
     raw = b"se/2026-11-29/10:00:00/a%2Fb"
@@ -121,8 +121,8 @@ def test_a_slash_in_a_value_is_escaped_if_the_key_has_several_columns(world: Wor
     assert place.key.endswith(b"\0\3a/b")
 
 
-def test_static_columns_are_at_the_partition_key_and_others_at_the_whole_key(world: World) -> None:
-    partition, row = Kept(world, PARTITION, PLAYS), Kept(world, ROW, PLAYS)
+def test_static_columns_belong_to_the_partition_and_others_to_the_row(world: World) -> None:
+    partition, row = StoredRow(world, PARTITION, PLAYS), StoredRow(world, ROW, PLAYS)
     partition.write({"total": 3})
     row.write({"listener": "Ada"})
     assert partition.row() == {"country": "se", "day": "2026-11-29", "total": 3}
@@ -140,38 +140,38 @@ def test_a_path_with_too_few_or_too_many_key_columns_is_refused(world: World, ke
     assert "country, day, at, song" in answer.message
 
 
-def test_a_column_that_was_added_again_under_its_name_has_none_of_the_old_values(
+def test_column_that_is_dropped_and_added_again_has_no_old_values(
     world: World,
 ) -> None:
-    kept = Kept(world)
-    kept.write({"age": 36})
+    stored = StoredRow(world)
+    stored.write({"age": 36})
     alter(world, drop=("age",))
-    assert kept.row() == {"name": "ada", "home": None, "tags": None}
+    assert stored.row() == {"name": "ada", "home": None, "tags": None}
     alter(world, add=(column("age", "int"),))
-    assert kept.row() == {"name": "ada", "home": None, "tags": None, "age": None}
-    kept.write({"age": 37})
-    row = kept.row()
+    assert stored.row() == {"name": "ada", "home": None, "tags": None, "age": None}
+    stored.write({"age": 37})
+    row = stored.row()
     assert row is not None and row["age"] == 37
 
 
 def test_a_renamed_column_keeps_its_values(world: World) -> None:
-    kept = Kept(world)
-    kept.write({"age": 36})
+    stored = StoredRow(world)
+    stored.write({"age": 36})
     alter(world, rename={"name": "login"})
-    assert kept.row() == {"login": "ada", "age": 36, "home": None, "tags": None}
+    assert stored.row() == {"login": "ada", "age": 36, "home": None, "tags": None}
 
 
-def test_a_value_of_a_type_that_got_a_field_shows_null_for_it(world: World) -> None:
-    kept = Kept(world)
-    kept.write({"home": {"street": "Ring"}})
+def test_value_from_before_a_field_was_added_shows_null_for_the_field(world: World) -> None:
+    stored = StoredRow(world)
+    stored.write({"home": {"street": "Ring"}})
     before = schema_of(world.image).version
     change(world, TypeAlteration(name=f"{KEYSPACE}.address", add=(TypeField("city", "text"),)))
     assert schema_of(world.image).version > before
-    row = kept.row()
+    row = stored.row()
     assert row is not None and row["home"] == {"street": "Ring", "city": None}
 
 
-def test_what_does_not_fit_the_columns_is_refused_with_the_column_and_the_version(
+def test_invalid_column_is_refused_with_the_column_and_the_schema_version(
     world: World,
 ) -> None:
     alter(world, drop=("tags",))
@@ -195,7 +195,7 @@ def test_what_does_not_fit_the_columns_is_refused_with_the_column_and_the_versio
         *(b'{"name": "\xff"}', b'{"\xff": 1}', b'{"age": 1e99999999999999999999}'),
     ],
 )
-def test_a_body_that_is_no_json_object_is_refused(world: World, body: bytes) -> None:
+def test_body_must_be_a_json_object(world: World, body: bytes) -> None:
     with pytest.raises(RequestRefused) as raised:
         write_of(world.image, DataPath(USERS, "ada", b"ada"), body)
     assert (raised.value.status, raised.value.code) == (400, "malformed_json")
@@ -216,7 +216,7 @@ def test_keys_and_values_above_their_limits_are_refused(world: World) -> None:
         ((column("total", "int"),), {"default_time_to_live": "60"}, "default_time_to_live"),
     ],
 )
-def test_what_this_store_cannot_keep_is_refused(
+def test_unsupported_column_types_and_parameters_are_refused(
     world: World, columns: tuple[Any, ...], parameters: dict[str, str], said: str
 ) -> None:
     name = f"{KEYSPACE}.others"
@@ -226,18 +226,18 @@ def test_what_this_store_cannot_keep_is_refused(
     assert answer.code == "not_supported" and said in answer.message
 
 
-def test_a_table_without_columns_keeps_any_bytes(world: World) -> None:
+def test_table_without_columns_stores_any_bytes(world: World) -> None:
     write = write_of(world.image, DataPath(KEYSPACE, "k/1", b"k/1"), b"\xff")
     assert write.cell_at(5) == Cell(5, VALUE, b"\xff")
     assert (write.place.key, write.place.table_version) == (b"k/1", 0)
 
 
-def test_an_opaque_value_in_a_table_with_columns_is_no_row(world: World) -> None:
-    kept = Kept(world)
-    kept.cell = Cell(9, VALUE, b"of an earlier build")
-    assert kept.row() is None
-    kept.write({"age": 1})
-    row = kept.row()
+def test_opaque_value_in_a_table_with_columns_is_not_a_row(world: World) -> None:
+    stored = StoredRow(world)
+    stored.cell = Cell(9, VALUE, b"of an earlier build")
+    assert stored.row() is None
+    stored.write({"age": 1})
+    row = stored.row()
     assert row is not None and row["age"] == 1
 
 

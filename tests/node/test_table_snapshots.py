@@ -1,4 +1,4 @@
-"""Snapshots at nodes: n1, n2 and n3 have different rows, write them to files, and read one another's."""
+"""Table snapshots: n1, n2 and n3 write their different rows to files and restore from each other's files."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ ALL = -(2**63)
 
 
 class Cluster:
-    """Three replicas of two tablets, each with a separate backup folder, or all with one."""
+    """Three replicas of two tablets, with separate backup folders or a shared one."""
 
     def __init__(self, world: World, follower: LogFollower, folder: Path) -> None:
         self.world = world
@@ -206,7 +206,7 @@ def cells(count: int, timestamp: int = 5) -> list[tuple[bytes, Cell]]:
 
 
 async def spread(cluster: Cluster) -> None:
-    """Each row is on two of the three; of some the third has an older one."""
+    """Write each row to two of three nodes, and an older version of some rows to the third."""
     for number, (key, cell) in enumerate(cells(60)):
         await cluster.put(NODES[number % 3], (key, cell))
         await cluster.put(NODES[(number + 1) % 3], (key, cell))
@@ -214,7 +214,7 @@ async def spread(cluster: Cluster) -> None:
             await cluster.put(NODES[(number + 2) % 3], (key, Cell(1, False, b"old")))
 
 
-async def test_what_any_replica_had_is_on_each_after_a_truncation_deletions_too(
+async def test_restore_gives_each_replica_the_merged_rows_and_deletions(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(snapshotting, "FILE_BYTES", 500)
@@ -237,7 +237,7 @@ async def test_what_any_replica_had_is_on_each_after_a_truncation_deletions_too(
         assert rows == {key: cell for key, cell in expected.items() if key != later}
 
 
-async def test_who_has_written_it_all_says_so_again_and_who_has_not_begins_anew(
+async def test_complete_snapshot_is_reported_again_and_a_partial_one_restarts(
     cluster: Cluster,
 ) -> None:
     await cluster.put("n1", *cells(20))
@@ -253,7 +253,7 @@ async def test_who_has_written_it_all_says_so_again_and_who_has_not_begins_anew(
     assert (await cluster.write("n1")).keys_done == 40
 
 
-async def test_a_tablets_rows_are_of_one_moment(cluster: Cluster) -> None:
+async def test_snapshot_reads_the_rows_of_a_tablet_at_one_time(cluster: Cluster) -> None:
     await cluster.put("n1", *cells(20))
     store = cluster.stores["n1"]
     async with frozen(store) as then:
@@ -262,7 +262,7 @@ async def test_a_tablets_rows_are_of_one_moment(cluster: Cluster) -> None:
     assert {row.timestamp for row in page.rows} == {5} and len(page.rows) == 20
 
 
-async def test_another_table_with_other_tablets_is_restored_from_a_shared_folder(
+async def test_shared_folder_restores_a_table_with_other_tablets(
     cluster: Cluster,
 ) -> None:
     cluster.share()
@@ -280,7 +280,7 @@ async def test_another_table_with_other_tablets_is_restored_from_a_shared_folder
 
 @pytest.mark.parametrize("name", ["tablet-000000-0000.avro", MANIFEST])
 @pytest.mark.parametrize("how", ["damaged", "missing"])
-async def test_a_file_that_is_damaged_or_missing_is_named_and_nothing_is_done(
+async def test_restore_with_a_damaged_or_missing_file_fails_without_effect(
     cluster: Cluster, name: str, how: str
 ) -> None:
     await cluster.put("n2", *cells(20))
@@ -300,7 +300,7 @@ async def test_a_file_that_is_damaged_or_missing_is_named_and_nothing_is_done(
         assert await cluster.rows(reader) == []
 
 
-async def test_who_does_not_answer_is_named(cluster: Cluster) -> None:
+async def test_restore_fails_with_the_name_of_an_unreachable_node(cluster: Cluster) -> None:
     await cluster.snapshot()
     cluster.begin()
     cluster.down = {"n3"}
@@ -314,7 +314,7 @@ def test_equal_rows_give_equal_files() -> None:
     assert decode_rows(encode_rows(rows), "songs") == rows
 
 
-async def test_less_than_a_quorum_of_a_tablets_replicas_is_not_enough(cluster: Cluster) -> None:
+async def test_restore_needs_snapshots_of_a_quorum_of_replicas(cluster: Cluster) -> None:
     found = await cluster.snapshot()
     all_ = {name: decode_manifest(cluster.file(name, MANIFEST).read_bytes()) for name in NODES}
     whole = Range(ALL, ALL)
@@ -329,8 +329,8 @@ async def test_less_than_a_quorum_of_a_tablets_replicas_is_not_enough(cluster: C
     assert sha256(content).hexdigest() == found.parts[1].manifest
 
 
-async def test_a_restore_that_has_ended_writes_nothing_more(cluster: Cluster) -> None:
-    """The table may be truncated then: what came behind that would stay."""
+async def test_cancelled_restore_writes_nothing(cluster: Cluster) -> None:
+    """The table may be truncated by then. Rows written later would stay."""
     await cluster.put("n1", *cells(20))
     await cluster.snapshot()
     cluster.begin()
@@ -343,7 +343,7 @@ async def test_a_restore_that_has_ended_writes_nothing_more(cluster: Cluster) ->
     assert (await restorer.give(asked)).code is Code.FAILED
 
 
-async def test_files_are_given_under_the_session_and_from_the_snapshot_alone(
+async def test_only_snapshot_files_are_served_and_only_in_the_session(
     cluster: Cluster,
 ) -> None:
     await cluster.snapshot()
@@ -359,7 +359,7 @@ async def test_files_are_given_under_the_session_and_from_the_snapshot_alone(
     assert given.code is Code.OK and len(given.data) == given.size_bytes - 10
 
 
-async def test_what_the_log_does_not_know_any_more_is_deleted_and_nothing_else(
+async def test_only_files_of_deleted_snapshots_are_removed(
     cluster: Cluster,
 ) -> None:
     await cluster.put("n1", *cells(20))
@@ -382,7 +382,7 @@ async def test_what_the_log_does_not_know_any_more_is_deleted_and_nothing_else(
     assert stranger.exists() and other.exists()
 
 
-async def test_files_from_before_a_recovery_are_deleted_too_but_for_those_of_lost_epochs(
+async def test_recovery_keeps_snapshot_files_of_lost_epochs(
     cluster: Cluster,
 ) -> None:
     await cluster.put("n1", *cells(20))

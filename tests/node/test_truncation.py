@@ -1,4 +1,4 @@
-"""TRUNCATE orders, and what a replica does with requests and rows of data that was truncated."""
+"""TRUNCATE orders, and requests of a replica for truncated data."""
 
 from __future__ import annotations
 
@@ -67,9 +67,7 @@ async def serve(replica: LocalReplica, op: Write | Read) -> Answer:
     return (await replica.serve([op]))[0]
 
 
-async def test_all_data_of_before_is_deleted_and_nothing_else(
-    world: World, store: SqliteStore
-) -> None:
+async def test_truncation_deletes_exactly_the_old_data(world: World, store: SqliteStore) -> None:
     follower = await world.follower()
     replica = replica_of(follower, store)
     keys = [f"key-{n}".encode() for n in range(450)]
@@ -87,10 +85,10 @@ async def test_all_data_of_before_is_deleted_and_nothing_else(
     assert progress.keys_done == 450
 
 
-async def test_what_was_before_does_not_count_from_the_moment_that_it_is_known(
+async def test_old_data_is_hidden_as_soon_as_the_truncation_is_read(
     world: World, store: SqliteStore
 ) -> None:
-    """Not only once the version is fenced, and whatever the timestamps are."""
+    """Neither a fence nor a newer timestamp is needed."""
     replica = replica_of(await world.follower(), store)
     late_write, late_read = write(world, OLD), read(world)
     assert (await serve(replica, write(world, OLD))).code is Code.OK
@@ -105,9 +103,7 @@ async def test_what_was_before_does_not_count_from_the_moment_that_it_is_known(
     assert (await serve(replica, read(world))).cell == NEW
 
 
-async def test_a_write_that_waits_when_the_truncation_comes_is_not_written(
-    world: World, store: SqliteStore
-) -> None:
+async def test_queued_write_of_truncated_data_is_refused(world: World, store: SqliteStore) -> None:
     replica = replica_of(await world.follower(), store)
     late = asyncio.create_task(serve(replica, write(world, OLD)))
     await asyncio.sleep(0)
@@ -116,10 +112,10 @@ async def test_a_write_that_waits_when_the_truncation_comes_is_not_written(
     assert (await store.size()).keys == 0
 
 
-async def test_a_write_that_had_its_turn_before_is_deleted_too(
+async def test_write_in_flight_at_the_truncation_is_deleted(
     world: World, store: SqliteStore
 ) -> None:
-    """It is on its way to the disk when the order comes; the data had no rows until then."""
+    """The write has begun when the order arrives, and is the first of the old data."""
     follower = await world.follower()
     old = StoredCell(world.data_id, token_of(b"k"), b"k", *OLD)
     late = asyncio.create_task(store.write([old] * 300))
@@ -131,7 +127,7 @@ async def test_a_write_that_had_its_turn_before_is_deleted_too(
     assert (await store.size()).keys == 0
 
 
-async def test_a_replica_that_does_not_know_of_the_truncation_reads_on_first(
+async def test_replica_reads_the_log_before_it_serves_truncated_data(
     world: World, store: SqliteStore
 ) -> None:
     follower = await world.follower()
@@ -150,8 +146,8 @@ async def test_a_replica_that_does_not_know_of_the_truncation_reads_on_first(
     assert (found.code, found.cell) == (Code.OK, None)
 
 
-async def test_truncated_data_is_nobodys(world: World) -> None:
-    """Remains on a node that was excluded, or on a disk that returned, are cleaned up."""
+async def test_truncated_data_is_foreign_to_every_node(world: World) -> None:
+    """Old rows on an excluded node or on a returned disk are cleaned up."""
     old = world.data_id
     world.truncate()
     assert foreign_ranges(world.image, "n1", old) == [Range(MIN_TOKEN, MIN_TOKEN)]

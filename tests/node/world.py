@@ -1,4 +1,4 @@
-"""A cluster of n1, n2, n3 in memory, whose log the tests write, and nodes' parts that follow it."""
+"""A cluster of n1, n2 and n3 in memory. Tests write its log, and parts of nodes follow it."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ async def until(condition: Callable[[], object], what: str, deadline_s: float = 
 
 
 class World:
-    """The log. ``follower`` gives what a node at its end sees; ``lagging`` one that is held back."""
+    """The log of the cluster. ``follower`` returns a reader at its end."""
 
     def __init__(self, shards: int = 1) -> None:
         self.history, _ = three_nodes(shards)
@@ -81,7 +81,7 @@ class World:
         self._publish()
 
     def start_join(self) -> None:
-        """n4 asks to join, and its ranges are about to move: commit_cdc_generation."""
+        """Request the join of n4 and advance it to commit_cdc_generation."""
         self.apply(join(4), "join-n4")
         self.open("join-n4")
         self.advance()
@@ -93,7 +93,7 @@ class World:
 
     @property
     def session(self) -> str:
-        """The session that is open; there must be one at most."""
+        """Return the id of the open session. There must be at most one."""
         (session,) = self.image.topology.sessions() or ("",)
         return session
 
@@ -124,13 +124,13 @@ class World:
             self.fence()
 
     def drop(self) -> None:
-        """The keyspace is dropped: by one version, and with the next epoch it is gone."""
+        """Drop the keyspace, with the version and the epoch that this needs."""
         self.apply(DropKeyspace(KEYSPACE), "drop")
         self.open("drop")
         self.advance("drop")
 
     def truncate(self) -> None:
-        """The keyspace is truncated by one version, which is not fenced yet; its request stays open."""
+        """Truncate the keyspace with one version. It is not fenced, and the request stays open."""
         self.apply(Truncate(KEYSPACE), "truncate")
         self.open("truncate")
 
@@ -140,7 +140,7 @@ class World:
         return placement.row_for(token_of(key))
 
     def key(self, condition: Callable[[RangeReplicas], object]) -> bytes:
-        """A key whose row fits."""
+        """Return a key whose row satisfies ``fits``."""
         return next(self.keys(condition))
 
     def plan_rows(self) -> list[TransitionRow]:
