@@ -1,4 +1,4 @@
-"""A tiny HTTP server with canned answers, and the command line run against it."""
+"""A small HTTP server with canned answers, and a fixture that runs the command line against it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from stele.cli.main import run
 
 @dataclass(frozen=True)
 class Asked:
-    """A request as the server got it."""
+    """A request that the server received."""
 
     method: str
     path: str
@@ -37,7 +37,7 @@ class Canned:
 
 @dataclass
 class Server:
-    """Answers by method and path, in the order given; the last one stays."""
+    """Answers by method and path, in the given order. The last one is repeated."""
 
     url: str = ""
     answers: dict[tuple[str, str], deque[Canned]] = field(default_factory=dict)
@@ -46,7 +46,7 @@ class Server:
     def answer(
         self, method: str, path: str, body: object, status: int = 200, **headers: str
     ) -> None:
-        """Add an answer: bytes as they are, anything else as JSON.
+        """Add an answer. Bytes are sent unchanged, anything else as JSON.
 
         Names of headers have underscores here.
         """
@@ -97,7 +97,7 @@ def server() -> Iterator[Server]:
         do_GET = do_POST = do_PUT = do_DELETE = _serve  # noqa: N815
 
         def log_message(self, *_: Any) -> None:
-            """Keep quiet."""
+            """Suppress the log of requests."""
 
     http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     thread = threading.Thread(target=http.serve_forever, kwargs={"poll_interval": 0.02})
@@ -127,7 +127,7 @@ Stele = Callable[..., Ran]
 def stele(
     server: Server, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> Stele:
-    """Run ``stele`` with the server as every service: ``stele("status", "--json")``."""
+    """Return a function that runs ``stele`` with the server as every service: ``stele("status", "--json")``."""
     monkeypatch.setenv("STELE_URL", server.url)
     monkeypatch.setenv("STELE_COORDINATOR_URLS", server.url)
     monkeypatch.setenv("STELE_SESSION_GUARD_URLS", f"{server.url}/guard")
@@ -182,7 +182,7 @@ def cluster(
     keyspaces: Rows = [KEYSPACE],  # noqa: B006
     tables: Rows | None = None,
 ) -> None:
-    """Answers as of one state: two members, a keyspace, a ring of two ranges."""
+    """Answer with one state: two members, a keyspace and a ring of two ranges."""
     topology = {
         **at(epoch),
         "cluster": "books",
@@ -212,7 +212,7 @@ def at(epoch: int) -> dict[str, Any]:
 
 
 def request(status: str, **more: object) -> dict[str, Any]:
-    """A topology request of n3's."""
+    """Return a topology request of n3."""
     return {
         "request_id": "join-n3-1",
         "kind": "join",
@@ -225,7 +225,7 @@ def request(status: str, **more: object) -> dict[str, Any]:
 
 
 def transition(state: str, *request_ids: str, **more: object) -> dict[str, Any]:
-    """The join of n3, and of n4 and so on when there are more requests."""
+    """Return the join of n3, and of n4 and so on if there are more requests."""
     subjects = [
         {"request_id": request_id, "node_id": f"n{3 + index}"}
         for index, request_id in enumerate(request_ids)

@@ -1,4 +1,4 @@
-"""``stele backup``, ``stele backup verify`` and ``stele restore`` as somebody types them."""
+"""``stele backup``, ``stele backup verify`` and ``stele restore``."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def copy(tmp_path: Path, made: Made) -> Path:
     return folder
 
 
-def test_a_backup_is_verified_and_restored(stele: Stele, copy: Path, tmp_path: Path) -> None:
+def test_backup_is_verified_and_restored(stele: Stele, copy: Path, tmp_path: Path) -> None:
     verified = stele("backup", "verify", str(copy))
     assert verified.exit_code == 0, verified.err
     assert "epochs 1 to 80, 80 of them folded; 1 snapshot compared" in verified.out
@@ -46,7 +46,7 @@ def test_a_backup_is_verified_and_restored(stele: Stele, copy: Path, tmp_path: P
     assert "is not empty. Name a folder that does not exist." in again.err
 
 
-def test_json_says_the_same(stele: Stele, copy: Path, tmp_path: Path) -> None:
+def test_json_output_has_the_same_values(stele: Stele, copy: Path, tmp_path: Path) -> None:
     verified = msgspec.json.decode(stele("backup", "verify", str(copy), "--json").out)
     restored = msgspec.json.decode(
         stele("restore", str(copy), "--into", str(tmp_path / "into"), "--json").out
@@ -55,7 +55,9 @@ def test_json_says_the_same(stele: Stele, copy: Path, tmp_path: Path) -> None:
     assert restored["state_id"] == verified["state_id"]
 
 
-def test_what_is_wrong_is_named(stele: Stele, copy: Path, tmp_path: Path) -> None:
+def test_verify_names_a_damaged_file_and_restore_fails(
+    stele: Stele, copy: Path, tmp_path: Path
+) -> None:
     path = next(copy.rglob("*-decided.avro"))
     path.write_bytes(path.read_bytes()[:-5])
     verified = stele("backup", "verify", str(copy))
@@ -80,7 +82,7 @@ def test_what_is_wrong_is_named(stele: Stele, copy: Path, tmp_path: Path) -> Non
         (["restore", "nowhere"], 2, "--into"),
     ],
 )
-def test_what_cannot_be_is_said_in_a_line(
+def test_impossible_requests_fail_with_one_line(
     stele: Stele,
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
@@ -97,7 +99,7 @@ def test_what_cannot_be_is_said_in_a_line(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_replicas_that_do_not_answer_are_unreachable(stele: Stele, tmp_path: Path) -> None:
+def test_backup_fails_if_no_replica_answers(stele: Stele, tmp_path: Path) -> None:
     url = f"http://127.0.0.1:{free_port()}"
     ran = stele("backup", str(tmp_path / "backup"), "--catch-up", url)
     assert ran.exit_code == 3

@@ -45,7 +45,7 @@ from tests.coordinator.world import World
 
 
 def rows_of(epochs: Iterable[Epoch]) -> list[EpochRow]:
-    """As the metadata-log shows them to who asks for these facts alone."""
+    """Return the rows that the metadata-log sends to a caller that selects these facts."""
     names = frozenset(FACTS)
     shown = [
         msgspec.structs.replace(epoch, facts=tuple(of_names(epoch.facts, names)))
@@ -57,7 +57,7 @@ def rows_of(epochs: Iterable[Epoch]) -> list[EpochRow]:
     ]
 
 
-def told(world: World, wanted: Wanted = Wanted()) -> list[BalancerDecision]:  # noqa: B008
+def decisions_of(world: World, wanted: Wanted = Wanted()) -> list[BalancerDecision]:  # noqa: B008
     schema = world.image.schema
     names = {k.keyspace_id: k.name for k in schema.by_id.values()}
     names |= {t.table_id: schema.full_name(t) for t in schema.tables.values()}
@@ -68,7 +68,7 @@ def told(world: World, wanted: Wanted = Wanted()) -> list[BalancerDecision]:  # 
 
 @cache
 def busy_world() -> World:
-    """Tablets have moved to a new node and failed to, a table was split and merged, a user moved one."""
+    """Return a world with moves, a failed move, a split, a merge, and a move by a user."""
     world = with_table("a1 b1 c1", 8)
     assert world.apply(CreateTable("music.bands")) is None
     world.add("d1", rack="r")
@@ -90,8 +90,8 @@ def busy_world() -> World:
     return world
 
 
-def test_each_request_of_the_balancers_is_told_once_with_its_end_the_newest_first() -> None:
-    found = [each for each in told(busy_world()) if each.kind in ("move", "split", "merge")]
+def test_each_request_is_listed_once_with_its_outcome_newest_first() -> None:
+    found = [each for each in decisions_of(busy_world()) if each.kind in ("move", "split", "merge")]
     rows = [
         f.request for e in busy_world().epochs for f in e.facts if isinstance(f, RequestChanged)
     ]
@@ -115,16 +115,16 @@ def test_each_request_of_the_balancers_is_told_once_with_its_end_the_newest_firs
     assert failed.detail and failed.detail == last[failed.request_id].error
 
 
-def test_a_table_and_a_tablet_narrow_it_and_anybody_widens_it() -> None:
-    whole = told(busy_world())
-    of_table = told(busy_world(), Wanted(table=TABLE))
+def test_history_filters_by_table_tablet_and_actor() -> None:
+    whole = decisions_of(busy_world())
+    of_table = decisions_of(busy_world(), Wanted(table=TABLE))
     assert of_table == [each for each in whole if each.table == TABLE] != []
     tablet = of_table[0].tablet
-    of_tablet = told(busy_world(), Wanted(table=TABLE, tablet=tablet))
+    of_tablet = decisions_of(busy_world(), Wanted(table=TABLE, tablet=tablet))
     assert of_tablet == [each for each in of_table if each.tablet == tablet]
-    users = told(busy_world(), Wanted(by="ada"))
+    users = decisions_of(busy_world(), Wanted(by="ada"))
     assert [each.request_id for each in users if each.kind == "move"] == ["mine"]
-    anybody = told(busy_world(), Wanted(by=""))
+    anybody = decisions_of(busy_world(), Wanted(by=""))
     assert {each.by for each in anybody} == {"ada", BALANCER}
     assert len(anybody) == len(whole) + len(users)
 
@@ -137,7 +137,7 @@ def by_balancer(world: World, command: Any, name: str, reason: str = "so") -> Re
     return refused
 
 
-def test_repairs_and_changes_of_replication_are_told_beside_the_moves_that_they_lead_to() -> None:
+def test_repairs_and_replication_changes_are_listed_with_their_moves() -> None:
     world = with_table("a1 b1 c1", 2)
     world.balances = True
     assert world.apply(RepairTablets((TabletRepair(table=TABLE, tablet=1),)), "tablet") is None
@@ -146,50 +146,50 @@ def test_repairs_and_changes_of_replication_are_told_beside_the_moves_that_they_
     world.run()
     assert world.apply(KeyspaceRfChange("music", {"dc1": 3}), "wider") is None
     world.run()
-    kinds = Counter(d.kind for d in told(world, Wanted("")) if not d.kind.startswith("re"))
+    kinds = Counter(d.kind for d in decisions_of(world, Wanted("")) if not d.kind.startswith("re"))
     assert kinds == {"add replica": 2}
-    by_id = {d.request_id: d for d in told(world, Wanted("")) if d.kind != "add replica"}
+    by_id = {d.request_id: d for d in decisions_of(world, Wanted("")) if d.kind != "add replica"}
     assert by_id["tablet"].what == f"repair {TABLE} 1" and by_id["tablet"].tablet == 1
     assert by_id["table"].what == f"repair {TABLE}" and by_id["table"].tablet is None
     assert by_id["wider"].what == "replication music to dc1=3"
     assert {d.outcome for d in by_id.values()} == {RequestStatus.DONE}
 
     def about(*args: Any) -> set[str]:
-        return {d.request_id for d in told(world, Wanted("", *args))}
+        return {d.request_id for d in decisions_of(world, Wanted("", *args))}
 
     assert {"tablet", "table", "wider"} <= about(TABLE)
     assert "tablet" in about(TABLE, 1) and not {"table", "wider"} & about(TABLE, 1)
     assert not about("music.bands") - {"wider"}
 
 
-def test_cancels_refusals_and_switches_are_told_with_why() -> None:
+def test_cancels_refusals_and_switches_are_listed_with_reasons() -> None:
     world = with_table("a1 b1 c1", 8)
     assert world.apply(ResizeTable(TABLE, 16), "split") is None
     assert by_balancer(world, Cancel("split"), "cancel", "not wanted any more") is None
     assert by_balancer(world, ResizeTable(TABLE, 7), "bad") is not None
     assert world.apply(SwitchBalancingOff(TABLE)) is None
-    refusal, cancel = told(world, Wanted(table=TABLE))
+    refusal, cancel = decisions_of(world, Wanted(table=TABLE))
     assert (refusal.kind, refusal.outcome, refusal.what) == ("refusal", "refused", "tablet_resize")
     assert refusal.detail.startswith("bad_tablet_count: Table music.songs has 8 tablets")
     assert (cancel.kind, cancel.what) == ("cancel", "cancel split music.songs 8 to 16")
     assert cancel.reason == "not wanted any more"
-    assert told(world, Wanted(table="music.song")) == []
-    switch, *_ = told(world, Wanted(by="", table=TABLE))
+    assert decisions_of(world, Wanted(table="music.song")) == []
+    switch, *_ = decisions_of(world, Wanted(by="", table=TABLE))
     assert (switch.kind, switch.what, switch.by) == (
         "switch",
         "balancing of music.songs is off",
         "ada",
     )
-    assert not told(world, Wanted(by="", table="music.other"))
+    assert not decisions_of(world, Wanted(by="", table="music.other"))
 
 
-def test_names_of_what_was_dropped_come_from_the_log() -> None:
+def test_dropped_tables_keep_their_names_from_the_log() -> None:
     world = with_table("a1 b1 c1", 8)
     assert by_balancer(world, ResizeTable(TABLE, 16), "split") is None
     world.run()
     assert world.apply(DropTable(TABLE)) is None
     world.run()
-    (split,) = told(world, Wanted(table=TABLE))
+    (split,) = decisions_of(world, Wanted(table=TABLE))
     assert split.what == "split music.songs 8 to 16"
 
 
@@ -197,9 +197,7 @@ names = st.sampled_from(["PlacementDropped", "TableDropped"])
 
 
 @given(st.frozensets(names), st.integers(0, 3))
-def test_facts_of_some_names_are_those_that_a_search_finds_those_in_parts_too(
-    wanted: frozenset[str], inside: int
-) -> None:
+def test_facts_are_selected_by_name_also_within_parts(wanted: frozenset[str], inside: int) -> None:
     facts = (PlacementDropped("p"), TableDropped("t"))
     parts = (Part("s", 0, facts * inside),)
     (part, *found) = of_names((*parts, *facts), wanted)
@@ -238,7 +236,7 @@ def asked_row(epoch: int, status: str, **more: Any) -> dict[str, Any]:
     return {"epoch": at_epoch, "command": "x", "at_ms": 1_700_000_000_000, "facts": facts}
 
 
-def test_history_is_shown_with_reason_outcome_and_duration(server: Server, stele: Stele) -> None:
+def test_output_has_reason_outcome_and_duration(server: Server, stele: Stele) -> None:
     end = {"finished_epoch": 8, "finished_at_ms": 1_700_000_004_500, "error": "n4 died"}
     noop = {"epoch": 9, "command": "noop", "facts": []}
     rows = [asked_row(7, "pending"), asked_row(7, "failed", **end), noop]
@@ -255,14 +253,14 @@ def test_history_is_shown_with_reason_outcome_and_duration(server: Server, stele
     assert found["epoch"] == 9 and found["decisions"] == []
 
 
-def test_a_limit_ends_the_search(server: Server, stele: Stele) -> None:
+def test_search_ends_at_the_limit(server: Server, stele: Stele) -> None:
     serve(server, [asked_row(epoch, "pending") for epoch in range(1, 10)], 9)
     found = json.loads(stele("balance", "history", "--limit", "2", "--json").out)
     assert [each["epoch"] for each in found["decisions"]] == [9, 8]
     assert found["looked_back_to"] == 8
 
 
-def test_a_log_of_any_length_is_looked_through_in_pages_up_to_a_bound(
+def test_search_reads_pages_up_to_a_maximum_of_epochs(
     server: Server, stele: Stele, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(balance, "MOST_EPOCHS", 2500)
@@ -295,7 +293,7 @@ def test_since_is_an_epoch_or_a_time(server: Server, stele: Stele) -> None:
     assert ran.exit_code == 2 and "neither an epoch nor a span of time" in ran.err
 
 
-def test_what_the_log_does_not_keep_any_more_ends_the_search(server: Server, stele: Stele) -> None:
+def test_search_ends_at_truncated_epochs(server: Server, stele: Stele) -> None:
     serve(server, [], 500)
     server.answers.pop(("GET", "/v1/epochs"))
     server.answer("GET", "/v1/epochs", [asked_row(450, "pending")])

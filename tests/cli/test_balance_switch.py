@@ -1,4 +1,4 @@
-"""``stele balance off|on``: what they ask for, and what they and the lists say then."""
+"""``stele balance off|on``: the commands that they send, and their output and that of lists."""
 
 from __future__ import annotations
 
@@ -43,9 +43,7 @@ def state(
 
 
 @pytest.mark.parametrize("name", ["", "music", "music.songs"])
-def test_off_asks_for_times_counted_from_its_request_id_so_that_it_can_be_sent_again(
-    server: Server, stele: Stele, name: str
-) -> None:
+def test_off_counts_its_times_from_the_request_id(server: Server, stele: Stele, name: str) -> None:
     server.answer("POST", "/v1/commands", OUTCOME)
     state(server)
     said = (
@@ -70,7 +68,7 @@ def test_off_asks_for_times_counted_from_its_request_id_so_that_it_can_be_sent_a
     ]
 
 
-def test_off_says_what_goes_on(server: Server, stele: Stele) -> None:
+def test_off_counts_the_moves_that_continue(server: Server, stele: Stele) -> None:
     server.answer("POST", "/v1/commands", OUTCOME)
     of_another_user = {**MOVE, "request_id": "r-9", "actor": "ada"}
     state(server, MOVE, of_another_user)
@@ -97,7 +95,7 @@ def test_off_says_what_goes_on(server: Server, stele: Stele) -> None:
         ("--request-id", "r-1"),
     ],
 )
-def test_what_is_no_time_is_said_before_anything_is_sent(
+def test_invalid_duration_is_refused_before_anything_is_sent(
     server: Server, stele: Stele, words: tuple[str, str]
 ) -> None:
     ran = stele("balance", "off", f"{words[0]}={words[1]}")
@@ -107,7 +105,7 @@ def test_what_is_no_time_is_said_before_anything_is_sent(
 
 
 @given(st.integers(1, 1000 * MOST_S))
-def test_a_span_is_read_as_it_is_written(ms: int) -> None:
+def test_duration_with_units_is_parsed(ms: int) -> None:
     seconds, rest = divmod(ms, 1000)
     minutes, seconds = divmod(seconds, 60)
     hours, minutes = divmod(minutes, 60)
@@ -116,12 +114,12 @@ def test_a_span_is_read_as_it_is_written(ms: int) -> None:
     assert span_ms(f"{ms}ms", "--for") == ms
 
 
-def test_no_span_is_refused() -> None:
+def test_empty_duration_is_refused() -> None:
     with pytest.raises(UsageError, match="is no span of time"):
         span_ms("", "--for")
 
 
-def test_on_says_what_is_still_off(server: Server, stele: Stele) -> None:
+def test_on_lists_levels_that_are_still_off(server: Server, stele: Stele) -> None:
     server.answer("POST", "/v1/commands", OUTCOME)
     state(server, cluster=OFF, table={**OFF, "until_ms": 0})
     ran = stele("balance", "on", "music")
@@ -133,7 +131,9 @@ def test_on_says_what_is_still_off(server: Server, stele: Stele) -> None:
     ]
 
 
-def test_lists_show_what_is_off(server: Server, stele: Stele) -> None:
+def test_lists_of_tables_and_keyspaces_show_disabled_balancing(
+    server: Server, stele: Stele
+) -> None:
     state(server, cluster=OFF, keyspace=OFF)
     shown = stele("table", "list").out.splitlines()
     assert f"balancing is off with its keyspace until {clock(ASKED_MS)}" in shown[2]

@@ -1,4 +1,4 @@
-"""``stele catch-up`` and ``stele log``: what they show of the archive, and what they ask for."""
+"""``stele catch-up`` and ``stele log``: output about the archive, and the commands that they send."""
 
 from __future__ import annotations
 
@@ -88,11 +88,13 @@ WAIT = {
 
 
 def row(shown: str, name: str) -> list[str]:
-    """In the last table that has it."""
+    """Return the row that begins with the cell, in the last table that has one."""
     return [line.split() for line in shown.splitlines() if line.startswith(name)][-1]
 
 
-def test_show_tells_who_has_what_and_who_is_alive(server: Server, stele: Stele) -> None:
+def test_show_lists_replicas_with_archived_epochs_and_liveness(
+    server: Server, stele: Stele
+) -> None:
     archive(server)
     server.answer("GET", "/v1/progress", {**IDLE, "replicas": HEARD, "waits": [WAIT]})
     ran = stele("catch-up", "show")
@@ -113,7 +115,7 @@ def test_show_tells_who_has_what_and_who_is_alive(server: Server, stele: Stele) 
     assert row(ran.out, "spark")[1] == "95"
 
 
-def test_show_does_without_a_coordinator_and_as_json(server: Server, stele: Stele) -> None:
+def test_show_works_without_a_coordinator_and_as_json(server: Server, stele: Stele) -> None:
     truncated = {"epoch": 50, "offset": 150, "log_id": LOG, "hash": 64 * "a", "members": ["c-1"]}
     archive(server, agreed=[], archive={"asked_epoch": 7, "truncated": truncated})
     ran = stele("catch-up", "show")
@@ -133,10 +135,10 @@ STANDS = {
 }
 
 
-def test_a_replica_that_reads_no_further_says_why(
+def test_show_has_the_reason_why_a_replica_stopped_reading(
     server: Server, stele: Stele, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The log cannot: it is what the replica does not read."""
+    """The log cannot contain the reason, since the replica does not read it."""
     monkeypatch.setenv("STELE_CATCH_UP_URLS", server.url)
     archive(server, replicas=[], agreed=[])
     server.answer("GET", "/v1/archive", STANDS)
@@ -147,7 +149,7 @@ def test_a_replica_that_reads_no_further_says_why(
     assert shown["troubles"] == {server.url: STANDS["trouble"]}
 
 
-def test_status_of_an_empty_log_tells_of_the_older_one_that_a_replica_holds(
+def test_status_of_an_empty_log_shows_the_older_log_of_a_replica(
     server: Server, stele: Stele, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("STELE_CATCH_UP_URLS", server.url)
@@ -176,7 +178,7 @@ def test_status_of_an_empty_log_tells_of_the_older_one_that_a_replica_holds(
     ("arguments", "replication"),
     [((), ""), (("3",), "3"), (("dc1=2", "dc2=1"), "dc1=2,dc2=1"), (("dc1=2,dc2=1",),) * 2],
 )
-def test_reconfigure_asks_for_so_many(
+def test_reconfigure_sends_the_replication(
     server: Server, stele: Stele, arguments: tuple[str, ...], replication: Any
 ) -> None:
     server.answer("POST", "/v1/commands", ACCEPTED)
@@ -196,7 +198,7 @@ def test_reconfigure_retires_members_by_name(server: Server, stele: Stele) -> No
     assert stele("catch-up", "reconfigure", "--retire", "c-1", "--cancel").exit_code == 2
 
 
-def test_reconfigure_cancels_the_one_under_way(server: Server, stele: Stele) -> None:
+def test_reconfigure_cancel_cancels_the_open_request(server: Server, stele: Stele) -> None:
     mine = {"kind": "reconfigure_catch_up", "archive_replication": "3", "node_id": ""}
     rows = [request("running"), request("running", request_id=new_request_id(), **mine)]
     cluster(server, requests=rows)
@@ -207,16 +209,14 @@ def test_reconfigure_cancels_the_one_under_way(server: Server, stele: Stele) -> 
     assert "is cancelled since epoch 8" in ran.out
 
 
-def test_reconfigure_cancels_nothing_where_nothing_is_under_way(
-    server: Server, stele: Stele
-) -> None:
+def test_reconfigure_cancel_fails_without_an_open_request(server: Server, stele: Stele) -> None:
     cluster(server, requests=[request("running")])
     ran = stele("catch-up", "reconfigure", "--cancel")
     assert ran.exit_code == 1 and "No change of the members is under way" in ran.err
     assert stele("catch-up", "reconfigure", "3", "--cancel").exit_code == 2
 
 
-def test_forget_says_since_when(server: Server, stele: Stele) -> None:
+def test_forget_prints_its_epoch(server: Server, stele: Stele) -> None:
     server.answer("POST", "/v1/commands", ACCEPTED)
     ran = stele("catch-up", "forget", "c-3", "--force")
     assert ran.exit_code == 0, ran.err
@@ -225,9 +225,7 @@ def test_forget_says_since_when(server: Server, stele: Stele) -> None:
     assert "c-3 is forgotten since epoch 8" in ran.out
 
 
-def test_why_says_what_the_archive_lacks_though_nothing_is_under_way(
-    server: Server, stele: Stele
-) -> None:
+def test_why_shows_waits_of_the_archive_without_open_requests(server: Server, stele: Stele) -> None:
     cluster(server)
     server.answer("GET", "/v1/progress", {**IDLE, "waits": [WAIT]})
     ran = stele("why")
@@ -238,7 +236,7 @@ def test_why_says_what_the_archive_lacks_though_nothing_is_under_way(
 # The log.
 
 
-def test_a_snapshot_is_waited_for_until_a_majority_has_it(server: Server, stele: Stele) -> None:
+def test_log_snapshot_waits_until_a_majority_has_it(server: Server, stele: Stele) -> None:
     server.answer("POST", "/v1/commands", {**ACCEPTED, "epoch": 105})
     archive(server)
     archive(server, agreed=[agreed(105, "c-1", "c-2")])
@@ -248,7 +246,7 @@ def test_a_snapshot_is_waited_for_until_a_majority_has_it(server: Server, stele:
     assert "asked for of epoch 105" in ran.out and "c-1 c-2 have that of epoch 105" in ran.out
 
 
-def test_a_snapshot_that_no_majority_takes_is_told(server: Server, stele: Stele) -> None:
+def test_log_snapshot_fails_if_no_majority_takes_it_in_time(server: Server, stele: Stele) -> None:
     server.answer("POST", "/v1/commands", {**ACCEPTED, "epoch": 105})
     archive(server)
     ran = stele("log", "snapshot", "--timeout", "0.4")
@@ -257,7 +255,7 @@ def test_a_snapshot_that_no_majority_takes_is_told(server: Server, stele: Stele)
     assert stele("log", "snapshot", "--no-wait").exit_code == 0
 
 
-def test_a_dry_run_says_up_to_where_and_why_not_further(server: Server, stele: Stele) -> None:
+def test_truncate_dry_run_shows_the_limit_and_its_reason(server: Server, stele: Stele) -> None:
     archive(server)
     ran = stele("log", "truncate", "--dry-run")
     assert ran.exit_code == 0, ran.err
@@ -268,7 +266,7 @@ def test_a_dry_run_says_up_to_where_and_why_not_further(server: Server, stele: S
     assert server.asked_for("/v1/catch_up")[0].query["level"] == ["linearizable"]
 
 
-def test_the_log_is_truncated_as_far_as_it_can_be(server: Server, stele: Stele) -> None:
+def test_truncate_sends_the_newest_possible_epoch(server: Server, stele: Stele) -> None:
     archive(server)
     server.answer("POST", "/v1/commands", ACCEPTED)
     ran = stele("log", "truncate")
@@ -277,7 +275,9 @@ def test_the_log_is_truncated_as_far_as_it_can_be(server: Server, stele: Stele) 
     assert "the log begins at epoch 90, offset 270, since epoch 8" in ran.out
 
 
-def test_a_log_that_cannot_be_truncated_says_why(server: Server, stele: Stele) -> None:
+def test_truncate_fails_with_the_reason_if_nothing_can_be_deleted(
+    server: Server, stele: Stele
+) -> None:
     archive(server, truncation={"why_not_more": "no catch-up replica is a member"})
     ran = stele("log", "truncate")
     assert ran.exit_code == 1 and not server.asked_for("/v1/commands")
@@ -299,5 +299,5 @@ def test_readers_are_listed_and_forgotten(server: Server, stele: Stele) -> None:
     assert sent(server)["command"] == {"type": "forget_reader", "reader_id": "spark"}
 
 
-def test_facts_of_the_archive_have_words() -> None:
+def test_each_fact_of_the_archive_has_a_text() -> None:
     assert {*ARCHIVE} == {fact.__name__ for fact in ArchiveFact.__args__}

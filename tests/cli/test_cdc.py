@@ -31,9 +31,7 @@ PUBLISHED = {
 STREAMS = [{"end": -100 * n, "stream_id": f"{n:032x}"} for n in (3, 2, 1)]
 
 
-def test_generations_show_since_when_they_hold_and_how_far_they_are(
-    server: Server, stele: Stele
-) -> None:
+def test_generations_show_their_start_and_state(server: Server, stele: Stele) -> None:
     page = {**at(31), "cdc_generations": [PUBLISHED, WRITTEN], "next_cursor": ""}
     server.answer("GET", "/v1/cdc/generations", page)
     lines = [line.rstrip() for line in stele("cdc", "generations").out.splitlines()]
@@ -46,7 +44,9 @@ def test_generations_show_since_when_they_hold_and_how_far_they_are(
     assert found["cdc_generations"] == [PUBLISHED, WRITTEN]
 
 
-def test_streams_are_cut_at_the_limit_and_asked_for_by_token(server: Server, stele: Stele) -> None:
+def test_streams_end_at_the_limit_and_can_be_selected_by_token(
+    server: Server, stele: Stele
+) -> None:
     page = {**at(31), "generation": PUBLISHED, "streams": STREAMS[:2], "next_cursor": "more"}
     server.answer("GET", "/v1/cdc/streams", page)
     ran = stele("cdc", "streams", "g-1", "--limit", "2")
@@ -64,7 +64,7 @@ def test_streams_are_cut_at_the_limit_and_asked_for_by_token(server: Server, ste
     assert "generation" not in asked[-1] and asked[-1]["token"] == ["-301"]
 
 
-def test_a_new_generation_is_asked_for(server: Server, stele: Stele) -> None:
+def test_new_generation_sends_the_command(server: Server, stele: Stele) -> None:
     outcome = {"request_id": "r", "applied": True, "log_id": "", **at(8), "rejection": None}
     server.answer("POST", "/v1/commands", outcome)
     asked = stele("cdc", "new-generation", "--force", "--reason", "n3 has left", "--no-wait")
@@ -75,7 +75,7 @@ def test_a_new_generation_is_asked_for(server: Server, stele: Stele) -> None:
     assert [envelope["command"].get("force", False) for envelope in sent] == [True, False]
 
 
-def test_epochs_say_what_became_of_generations(server: Server, stele: Stele) -> None:
+def test_epochs_describe_changes_of_generations(server: Server, stele: Stele) -> None:
     facts = [
         {
             "type": "CdcGenerationWritten",
@@ -108,7 +108,7 @@ def pages(server: Server) -> None:
     server.answer("GET", path, ChangesView([], "c3", 3, more=False, ended=True))
 
 
-def test_tail_prints_changes_page_by_page_and_the_cursor_to_go_on_from(
+def test_tail_prints_pages_of_changes_and_the_last_cursor(
     server: Server, stele: Stele, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cdc, "POLL_S", 0.0)
@@ -124,16 +124,14 @@ def test_tail_prints_changes_page_by_page_and_the_cursor_to_go_on_from(
     assert asked[0]["table"] == ["library.books"] and asked[0]["stream"] == ["5a"]
 
 
-def test_tail_ends_after_so_many_changes(server: Server, stele: Stele) -> None:
+def test_tail_ends_after_count_changes(server: Server, stele: Stele) -> None:
     pages(server)
     ran = stele("cdc", "tail", "library.books", "--count", "1")
     assert len(ran.out.splitlines()) == 1 and ran.err == "cursor a1\n"
     assert server.asked_for("/v1/cdc/changes")[0].query["limit"] == ["1"]
 
 
-def test_tail_ends_at_the_newest_change_if_it_is_not_to_follow(
-    server: Server, stele: Stele
-) -> None:
+def test_tail_without_follow_ends_at_the_newest_change(server: Server, stele: Stele) -> None:
     pages(server)
     ran = stele("cdc", "tail", "library.books", "--no-follow", "--json")
     assert [json.loads(line)["operation"] for line in ran.out.splitlines()] == ["put", "delete"]

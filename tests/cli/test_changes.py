@@ -1,4 +1,4 @@
-"""Commands that change something: what they send, and how they follow it."""
+"""Commands that change the cluster: what they send, and how they follow the request."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ IDENTITY = {
 }
 
 
-def test_join_asks_the_node_who_it_is(server: Server, stele: Stele) -> None:
+def test_join_reads_the_identity_of_the_node(server: Server, stele: Stele) -> None:
     server.answer("GET", "/v1/node", IDENTITY)
     server.answer("POST", "/v1/commands", ACCEPTED)
     ran = stele("join", server.url, "--no-wait", "--reason", "more room")
@@ -71,8 +71,10 @@ def test_join_asks_the_node_who_it_is(server: Server, stele: Stele) -> None:
     assert f"stele request follow {sent(server)['request_id']}" in ran.out
 
 
-def test_join_by_flags_still_asks_the_node_which_host_it_is(server: Server, stele: Stele) -> None:
-    """Without its host id the log would know another replica than the one that runs."""
+def test_join_with_options_still_reads_the_host_id_of_the_node(
+    server: Server, stele: Stele
+) -> None:
+    """Without the host id the row in the log would be of another replica than the running one."""
     server.answer("GET", "/v1/node", IDENTITY)
     server.answer("POST", "/v1/commands", ACCEPTED)
     flags = ("--node-id", "n4", "--dc", "dc2", "--rack", "r4", "--num-tokens", "4", "--no-wait")
@@ -83,7 +85,9 @@ def test_join_by_flags_still_asks_the_node_which_host_it_is(server: Server, stel
     assert {key: command[key] for key in IDENTITY} == IDENTITY | given
 
 
-def test_join_at_another_service_says_what_is_there(server: Server, stele: Stele) -> None:
+def test_join_at_the_address_of_another_service_names_the_service(
+    server: Server, stele: Stele
+) -> None:
     position = {"service": "metadata-log", "instance": "ml", "epoch": 1}
     position |= {"state_id": "", "log_id": "", "hash": ""}
     server.answer("GET", "/v1/position", position)
@@ -93,7 +97,7 @@ def test_join_at_another_service_says_what_is_there(server: Server, stele: Stele
 
 
 def follows(server: Server, request_id: str, *steps: tuple[int, str, str]) -> None:
-    """The request at epochs, with its status and its transition's state."""
+    """Answer with the request at these epochs, with its status and the state of its transition."""
     for epoch, status, state in steps:
         row = request(status, request_id=request_id, finished_epoch=12, finished_at_ms=4_000)
         moving = transition(state, request_id) if state else None
@@ -101,7 +105,7 @@ def follows(server: Server, request_id: str, *steps: tuple[int, str, str]) -> No
         server.answer("GET", f"/v1/requests/{request_id}", answer)
 
 
-def test_a_request_under_an_id_that_was_drawn_anew_is_followed_under_that_one(
+def test_request_with_a_renewed_id_is_followed_under_the_new_id(
     server: Server, stele: Stele
 ) -> None:
     horizon_ms = time_ms(new_request_id()) + 240_000
@@ -117,9 +121,7 @@ def test_a_request_under_an_id_that_was_drawn_anew_is_followed_under_that_one(
     assert f"follow it with: stele request follow {again['request_id']}" in ran.out
 
 
-def test_a_change_says_its_request_id_first_and_follows_to_the_end(
-    server: Server, stele: Stele
-) -> None:
+def test_change_prints_its_request_id_and_follows_to_the_end(server: Server, stele: Stele) -> None:
     server.answer("POST", "/v1/commands", ACCEPTED)
     follows(
         server, "mine", (8, "pending", ""), (9, "running", "write_both_read_old"), (12, "done", "")
@@ -147,7 +149,7 @@ def test_a_change_says_its_request_id_first_and_follows_to_the_end(
         ),
     ],
 )
-def test_dead_nodes_are_named_in_the_command(
+def test_remove_and_exclude_send_the_dead_nodes(
     server: Server, stele: Stele, arguments: tuple[str, ...], command: dict[str, object]
 ) -> None:
     server.answer("POST", "/v1/commands", ACCEPTED)
@@ -176,7 +178,7 @@ def test_dead_nodes_are_named_in_the_command(
         ),
     ],
 )
-def test_a_move_and_a_rebuild_are_asked_for_and_followed(
+def test_move_and_rebuild_are_sent_and_followed(
     server: Server, stele: Stele, arguments: tuple[str, ...], command: dict[str, object]
 ) -> None:
     server.answer("POST", "/v1/commands", ACCEPTED)
@@ -187,16 +189,14 @@ def test_a_move_and_a_rebuild_are_asked_for_and_followed(
     assert ran.out.splitlines()[-1] == "done at epoch 12, 3.0 s after it was asked for"
 
 
-def test_tokens_that_are_no_numbers_are_refused_before_anything_is_sent(
-    server: Server, stele: Stele
-) -> None:
+def test_invalid_tokens_are_refused_before_anything_is_sent(server: Server, stele: Stele) -> None:
     ran = stele("move", "n4", "--tokens", "many")
     assert ran.exit_code == 2
     assert "'many' is no list of tokens" in ran.err
     assert not server.asked_for("/v1/commands")
 
 
-def test_several_dead_nodes_are_removed_by_a_request_each(server: Server, stele: Stele) -> None:
+def test_each_removed_node_gets_its_own_request(server: Server, stele: Stele) -> None:
     server.answer("POST", "/v1/commands", ACCEPTED)
     ran = stele("remove", "n4", "n5", "--ignore", "n6", "--no-wait")
     assert ran.exit_code == 0, ran.err
@@ -210,22 +210,22 @@ def test_several_dead_nodes_are_removed_by_a_request_each(server: Server, stele:
     assert ran.out.count("follow it with: stele request follow ") == 2
 
 
-def test_one_id_is_not_given_to_several_removals(server: Server, stele: Stele) -> None:
+def test_request_id_is_refused_for_several_removals(server: Server, stele: Stele) -> None:
     ran = stele("remove", "n4", "n5", "--request-id", "mine")
     assert ran.exit_code == 2
     assert "each removal has an id of its own" in ran.err
     assert not server.asked_for("/v1/commands")
 
 
-def test_force_is_for_a_node_that_replaces_another(server: Server, stele: Stele) -> None:
+def test_join_takes_force_only_with_replace(server: Server, stele: Stele) -> None:
     ran = stele("join", "http://n5:1", "--force")
     assert ran.exit_code == 2
     assert "--replace NODE" in ran.err
     assert not server.asked_for("/v1/commands")
 
 
-def test_a_follower_shows_the_state_of_its_own_request_only(server: Server, stele: Stele) -> None:
-    """Another transition is under way meanwhile: its state is none of ours."""
+def test_follow_shows_only_the_state_of_its_request(server: Server, stele: Stele) -> None:
+    """Another transition is open at the same time."""
     cluster(
         server,
         requests=[request("done", request_id="mine")],
@@ -236,7 +236,7 @@ def test_a_follower_shows_the_state_of_its_own_request_only(server: Server, stel
     assert "write_both_read_old" not in ran.out
 
 
-def test_dropping_a_keyspace_follows_the_request(server: Server, stele: Stele) -> None:
+def test_keyspace_drop_follows_its_request(server: Server, stele: Stele) -> None:
     server.answer("POST", "/v1/commands", ACCEPTED)
     drop = {"kind": "drop_keyspace", "node_id": "", "keyspace_id": KEYSPACE["keyspace_id"]}
     for epoch, status in ((8, "pending"), (10, "done")):
@@ -248,7 +248,7 @@ def test_dropping_a_keyspace_follows_the_request(server: Server, stele: Stele) -
     assert ran.out.splitlines()[-1] == "done at epoch 10, 1.0 s after it was asked for"
 
 
-def test_altering_a_keyspace_follows_the_request(server: Server, stele: Stele) -> None:
+def test_keyspace_alter_follows_its_request(server: Server, stele: Stele) -> None:
     server.answer("POST", "/v1/commands", ACCEPTED)
     asked = {
         "kind": "keyspace_rf_change",
@@ -273,7 +273,7 @@ def test_altering_a_keyspace_follows_the_request(server: Server, stele: Stele) -
     assert ran.out.splitlines()[-1] == "done at epoch 10, 1.0 s after it was asked for"
 
 
-def test_a_replication_that_is_none_is_not_sent(server: Server, stele: Stele) -> None:
+def test_invalid_replication_is_not_sent(server: Server, stele: Stele) -> None:
     ran = stele("keyspace", "alter", "library", "--replication", "dc1")
     assert ran.exit_code == 2
     assert "is neither DC=COPIES nor DC=RACK,RACK" in ran.err
@@ -290,7 +290,7 @@ def test_a_replication_that_is_none_is_not_sent(server: Server, stele: Stele) ->
         (("noop",), {"type": "noop_request"}),
     ],
 )
-def test_global_requests_are_asked_for_and_followed(
+def test_global_requests_are_sent_and_followed(
     server: Server, stele: Stele, arguments: tuple[str, ...], command: dict[str, object]
 ) -> None:
     server.answer("POST", "/v1/commands", ACCEPTED)
@@ -306,7 +306,7 @@ DELETES = [("truncate", "library"), ("keyspace", "drop", "library"), ("table", "
 
 
 @pytest.mark.parametrize("command", DELETES)
-def test_data_is_deleted_only_after_its_name_was_typed_or_yes_was_given(
+def test_deleting_data_needs_the_typed_name_or_yes(
     server: Server, stele: Stele, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]
 ) -> None:
     server.answer("POST", "/v1/commands", ACCEPTED)
@@ -325,7 +325,7 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_cancel_takes_the_beginning_of_an_id(server: Server, stele: Stele) -> None:
+def test_cancel_accepts_a_prefix_of_an_id(server: Server, stele: Stele) -> None:
     cluster(server, requests=[request("running")])
     server.answer("POST", "/v1/commands", ACCEPTED)
     ran = stele("cancel", "join-n3", "--request-id", "mine", "--no-wait")
@@ -335,10 +335,10 @@ def test_cancel_takes_the_beginning_of_an_id(server: Server, stele: Stele) -> No
     assert server.asked_for("/v1/requests")[0].query["prefix"] == ["join-n3"]
 
 
-def test_cancel_of_what_leaves_the_state_at_once_reads_its_end_in_the_log(
+def test_cancel_reads_the_end_of_a_forgotten_request_from_the_log(
     server: Server, stele: Stele
 ) -> None:
-    """As with moves of the balancer, which leave the state at once."""
+    """Requests of the balancer are forgotten as soon as they end."""
     pending = request("pending")
     cluster(server, requests=[pending])
     server.answer("POST", "/v1/commands", ACCEPTED)
@@ -360,7 +360,7 @@ def test_cancel_of_what_leaves_the_state_at_once_reads_its_end_in_the_log(
     assert proof == "no range had changed its replicas"
 
 
-def test_cancel_of_an_ambiguous_beginning_sends_nothing(server: Server, stele: Stele) -> None:
+def test_cancel_with_an_ambiguous_prefix_sends_nothing(server: Server, stele: Stele) -> None:
     two = [request("running"), request("pending", request_id="join-n3-2")]
     cluster(server, requests=two)
     ran = stele("cancel", "join-n3")
@@ -369,9 +369,7 @@ def test_cancel_of_an_ambiguous_beginning_sends_nothing(server: Server, stele: S
     assert not server.asked_for("/v1/commands")
 
 
-def test_a_request_that_failed_fails_the_command_with_its_reason(
-    server: Server, stele: Stele
-) -> None:
+def test_failed_request_fails_the_command_with_its_reason(server: Server, stele: Stele) -> None:
     server.answer("POST", "/v1/commands", ACCEPTED)
     row = request("failed", request_id="mine", error="n1 [no data]", finished_at_ms=2_000)
     cluster(server, requests=[row])
@@ -382,9 +380,7 @@ def test_a_request_that_failed_fails_the_command_with_its_reason(
     assert advice.startswith("do: remove the cause and ask again; `stele plan`")
 
 
-def test_a_follower_shows_the_line_of_why_once_while_nothing_changes(
-    server: Server, stele: Stele
-) -> None:
+def test_follow_prints_an_unchanged_wait_once(server: Server, stele: Stele) -> None:
     server.answer("POST", "/v1/commands", ACCEPTED)
     row = request("running", request_id="mine")
     moving = transition("write_both_read_old", "mine")
@@ -401,10 +397,10 @@ def test_a_follower_shows_the_line_of_why_once_while_nothing_changes(
     assert "(STELE_SILENCE_S is 60 s), it is undone" in shown[0]
 
 
-def test_who_follows_a_request_that_is_forgotten_reads_its_end_in_the_log(
+def test_follow_reads_the_end_of_a_forgotten_request_from_the_log(
     server: Server, stele: Stele
 ) -> None:
-    """As are the balancer's, once they are done."""
+    """Requests of the balancer are forgotten as soon as they end."""
     running = request("running", request_id="mine")
     cluster(server, requests=[running])
     server.answers.pop(("GET", "/v1/requests/mine"), None)
@@ -428,15 +424,15 @@ def test_who_follows_a_request_that_is_forgotten_reads_its_end_in_the_log(
     ]
 
 
-def test_a_follower_says_once_that_no_coordinator_answers() -> None:
+def test_follow_reports_a_silent_coordinator_once() -> None:
     seen = FollowedOutput(RequestHistory("mine"), knows_coordinator=True)
     assert seen.alone() == []
     seen.began -= 3
     assert ["No coordinator answers" in line for line in seen.alone() + seen.alone()] == [True]
 
 
-def test_a_follower_without_a_bar_says_now_and_then_how_much_was_streamed() -> None:
-    """As soon as data moves, every ten seconds, and once all of it is there, however soon that is."""
+def test_follow_without_a_progress_bar_prints_streamed_bytes_at_intervals() -> None:
+    """At the first data, every ten seconds, and when all of it has arrived."""
 
     def work(done: int) -> TransitionProgress:
         status = "success" if done == 4_000_000 else "running"
@@ -471,7 +467,7 @@ def test_a_follower_without_a_bar_says_now_and_then_how_much_was_streamed() -> N
     assert [told(51, 4_000_000), told(70, 4_000_000)] == [["         4.0 MB streamed"], []]
 
 
-def test_get_and_put_pass_over_a_dead_member(server: Server, stele: Stele, tmp_path: Path) -> None:
+def test_get_and_put_skip_a_dead_member(server: Server, stele: Stele, tmp_path: Path) -> None:
     dead, alive = "http://127.0.0.1:9", server.url
     cluster(server, nodes=[{**NODES[0], "address": dead}, {**NODES[1], "address": alive}])
     path = "/v1/data/library/a%20b/%C3%BC"
@@ -483,14 +479,12 @@ def test_get_and_put_pass_over_a_dead_member(server: Server, stele: Stele, tmp_p
 
 
 @pytest.mark.parametrize("key", [".", "..", "a/../b", "a//b", "...", "a.b"])
-def test_a_key_with_dots_is_not_another_path(key: str) -> None:
+def test_key_with_dots_is_escaped_in_the_path(key: str) -> None:
     path = httpx.URL(f"http://n1{data_path('library', key)}").raw_path.decode()
     assert unquote(path) == f"/v1/data/library/{key}"
 
 
-def test_who_gets_no_quorum_is_told_so_and_not_that_a_member_is_away(
-    server: Server, stele: Stele
-) -> None:
+def test_get_without_a_quorum_fails_with_that_reason(server: Server, stele: Stele) -> None:
     alive = {**NODES[0], "address": server.url}
     cluster(server, nodes=[alive, {**NODES[1], "address": "http://127.0.0.1:9"}])
     refused = {"code": "no_quorum", "message": "1 of 2 replicas answered.", "hint": "Try again."}
@@ -500,7 +494,7 @@ def test_who_gets_no_quorum_is_told_so_and_not_that_a_member_is_away(
     assert ran.err == "stele: 1 of 2 replicas answered. Try again.\n"
 
 
-def test_a_write_whose_outcome_is_unknown_is_not_called_refused(
+def test_write_with_an_unknown_outcome_is_not_reported_as_refused(
     server: Server, stele: Stele, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cluster(server, nodes=[{**node, "address": server.url} for node in NODES[:2]])
@@ -524,7 +518,9 @@ def test_put_reads_standard_input(
     assert server.asked_for("/v1/data/library/key")[0].body == b"hello"
 
 
-def test_put_takes_the_value_itself_and_delete_deletes_it(server: Server, stele: Stele) -> None:
+def test_put_takes_a_value_argument_and_delete_deletes_the_key(
+    server: Server, stele: Stele
+) -> None:
     path, written = "/v1/data/library/key", {"timestamp": 5, "version": 3, "epoch": 7}
     cluster(server, nodes=[{**NODES[0], "address": server.url}])
     server.answer("PUT", path, written)
@@ -541,7 +537,7 @@ def test_put_takes_the_value_itself_and_delete_deletes_it(server: Server, stele:
     assert server.asked_for(path)[1].query == {"consistency": ["all"]}
 
 
-def test_get_writes_the_bytes_as_they_are(
+def test_get_writes_raw_bytes(
     server: Server, stele: Stele, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cluster(server, nodes=[{**NODES[0], "address": server.url}])
@@ -552,7 +548,7 @@ def test_get_writes_the_bytes_as_they_are(
     assert out.buffer.getvalue() == b"\x00\xff\n"
 
 
-def test_a_row_is_named_by_its_key_columns_and_printed_as_a_line(
+def test_row_is_addressed_by_its_key_columns_and_printed_on_one_line(
     server: Server, stele: Stele, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = "/v1/data/shop.orders/ada/2026-11-29"
@@ -568,7 +564,7 @@ def test_a_row_is_named_by_its_key_columns_and_printed_as_a_line(
     assert out.buffer.getvalue() == b'{"total":3}\n'
 
 
-def test_get_of_a_key_that_is_not_there_fails(server: Server, stele: Stele) -> None:
+def test_get_of_a_missing_key_fails(server: Server, stele: Stele) -> None:
     cluster(server, nodes=[{**NODES[0], "address": server.url}])
     missing = {
         "code": "not_found",
@@ -584,7 +580,7 @@ def test_get_of_a_key_that_is_not_there_fails(server: Server, stele: Stele) -> N
 @pytest.mark.parametrize(
     "answer", [b"404 page not found", ErrorBody("not_found", "", details={"path": "/v1/data"})]
 )
-def test_a_store_of_others_is_not_taken_for_one_without_the_key(
+def test_store_without_the_data_path_is_not_reported_as_a_missing_key(
     server: Server, stele: Stele, answer: object
 ) -> None:
     cluster(server, nodes=[{**NODES[0], "address": server.url}])
@@ -598,10 +594,10 @@ IN_THE_FOREGROUND = (
     "import runpy, signal; signal.signal(signal.SIGINT, signal.default_int_handler);"
     " runpy.run_module('stele.cli', run_name='__main__')"
 )
-"""A shell's background jobs have Ctrl-C ignored, and so have their children, such as these tests'."""
+"""A shell's background jobs and their children ignore Ctrl-C. These tests may run in one."""
 
 
-def test_ctrl_c_leaves_the_request_running_and_says_how_to_go_on(server: Server) -> None:
+def test_ctrl_c_leaves_the_request_running_and_prints_how_to_follow_it(server: Server) -> None:
     server.answer("POST", "/v1/commands", ACCEPTED)
     follows(server, "mine", (9, "running", "write_both_read_old"))
     arguments = ("decommission", "n1", "--request-id", "mine", "--url", server.url)

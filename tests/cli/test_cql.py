@@ -1,4 +1,4 @@
-"""CQL as text: each statement is a change, exported schemas create themselves, and errors have places."""
+"""CQL: each statement is a change, exported schemas can be imported, and errors have positions."""
 
 import random
 from functools import cache
@@ -190,16 +190,16 @@ STATEMENTS: dict[str, tuple[str, c.AnyChange]] = {
 
 
 @pytest.mark.parametrize("name", STATEMENTS)
-def test_a_statement_is_a_change(name: str) -> None:
+def test_statement_parses_to_its_change(name: str) -> None:
     text, change = STATEMENTS[name]
     assert parse_cql(text) == (change,)
 
 
-def test_there_is_a_statement_for_each_change() -> None:
+def test_each_kind_of_change_has_a_statement() -> None:
     assert {type(change) for _, change in STATEMENTS.values()} == {*c.CHANGES}
 
 
-def test_a_text_is_a_batch_with_comments_and_one_keyspace() -> None:
+def test_text_with_comments_and_use_is_one_batch() -> None:
     text = """-- the radio service
     USE m; /* types */ DROP TYPE a; // and another
     ; DROP TYPE other.b;"""
@@ -236,7 +236,7 @@ def test_a_text_is_a_batch_with_comments_and_one_keyspace() -> None:
         ("CREATE KEYSPACE m WITH replica = {'dc1': 3}", 1, 1, "unknown option replica"),
     ],
 )
-def test_an_error_has_its_place_and_what_is_expected(
+def test_syntax_error_has_its_position_and_the_expected_tokens(
     text: str, line: int, column_number: int, words: str
 ) -> None:
     with pytest.raises(CqlError) as caught:
@@ -250,7 +250,7 @@ def exported(image: Image) -> str:
 
 
 def recreated(text: str) -> World:
-    """A cluster whose schema comes from statements; the keyspace is there already."""
+    """Return a cluster whose schema comes from the statements. The keyspace exists before."""
     world = cluster()
     changes = [change for change in parse_cql(text) if not isinstance(change, c.KeyspaceCreation)]
     refused = alter(world, *changes)
@@ -259,8 +259,8 @@ def recreated(text: str) -> World:
 
 
 @cache
-def odd() -> Image:
-    """Names that are words of CQL or need quotes, and all kinds of objects."""
+def unusual_schema() -> Image:
+    """Return a schema with all kinds of objects, with names that are keywords or need quotes."""
     world = cluster()
     names = ("select", "Type", "table", "a b", 'say "x"', "static", "list", "primary")
     refused = alter(
@@ -296,13 +296,13 @@ def odd() -> Image:
     return world.image
 
 
-def test_an_exported_schema_creates_the_same_schema() -> None:
-    text = exported(odd())
+def test_exported_schema_creates_the_same_schema() -> None:
+    text = exported(unusual_schema())
     assert exported(recreated(text).image) == text
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_the_export_of_each_schema_creates_the_same_schema(seed: int) -> None:
+def test_export_of_random_schemas_creates_the_same_schema(seed: int) -> None:
     world = cluster()
     for batch in random_changes(random.Random(f"export/{seed}")):
         alter(world, *batch)

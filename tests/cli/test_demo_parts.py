@@ -1,4 +1,4 @@
-"""The demo's own reasoning: which steps, how long, and when a read or a write counts as wrong."""
+"""Parts of the demo: choice of steps, durations, and the checks of reads and writes."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from tests.cli.conftest import Server, at, request, transition
 from tests.end_to_end.demo.test_demo import CHECKS
 
 
-def test_a_step_brings_those_that_it_needs_in_order() -> None:
+def test_chosen_step_includes_its_required_steps_in_order() -> None:
     names = [step.name for step in chosen_steps(("join",))]
     assert names == ["members", "library", "load", "join"]
     assert chosen_steps(()) == STEPS
@@ -45,13 +45,13 @@ def test_a_step_brings_those_that_it_needs_in_order() -> None:
         chosen_steps(("fly",))
 
 
-def test_a_term_is_explained_in_the_first_step_that_uses_it() -> None:
+def test_each_term_belongs_to_a_step() -> None:
     assert {term for step in STEPS for term in step.terms} == {*TERMS}
     for step in STEPS:
         assert {*step.terms} <= {*TERMS}
 
 
-def test_what_each_check_proves_is_said_with_it() -> None:
+def test_each_check_prints_what_it_proves() -> None:
     out = Console(file=io.StringIO(), width=200)
     timeline = Timeline(out, Report())
     for name in CHECKS:
@@ -65,7 +65,7 @@ def test_what_each_check_proves_is_said_with_it() -> None:
 @pytest.mark.parametrize(
     "played", [set[str](), {"members"}, {"members", "library"}, {step.name for step in STEPS}]
 )
-def test_what_the_demo_suggests_is_a_command_line(played: set[str]) -> None:
+def test_suggestions_are_valid_command_lines(played: set[str]) -> None:
     for command, text in suggestions(played):
         words = command.rpartition("| ")[2].split()
         assert words[0] == "stele" and text
@@ -75,7 +75,7 @@ def test_what_the_demo_suggests_is_a_command_line(played: set[str]) -> None:
     assert has_library is ("library" in played)
 
 
-def test_what_to_do_next_is_a_command_line_or_a_page() -> None:
+def test_next_steps_are_valid_command_lines_or_pages() -> None:
     root = Path(__file__).parents[2]
     for command, _ in NEXT:
         words = command.split()
@@ -88,7 +88,9 @@ def test_what_to_do_next_is_a_command_line_or_a_page() -> None:
     assert commands.index("stele console") > runs_from, "after a demo nothing runs"
 
 
-def test_who_has_not_the_command_on_the_path_is_told_how(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_next_steps_begin_with_the_path_if_the_command_is_not_on_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("PATH", str(Path(sys.executable).parent))
     assert what_next() == [*NEXT]
     monkeypatch.setenv("PATH", "/nowhere")
@@ -103,7 +105,7 @@ def closed(report: Report, at_s: float) -> bool:
     return report.held
 
 
-def test_a_report_holds_only_when_every_check_does(tmp_path: Path) -> None:
+def test_report_passes_only_if_every_check_passes(tmp_path: Path) -> None:
     report = Report(checks=[Check("a", True, ""), Check("b", False, "why")])
     assert not closed(report, 1.23)
     report.write(tmp_path / "build" / "report.json")
@@ -141,7 +143,7 @@ def answer(status: str, request_id: str, found: dict[str, object] | None) -> Req
     return msgspec.convert(raw, RequestAnswer)
 
 
-def test_two_joins_are_together_only_in_one_transition() -> None:
+def test_two_joins_share_a_transition_only_if_both_name_it() -> None:
     apart = [answer("running", n, transition("write_both_read_old", n)) for n in ("a", "b")]
     assert not share_a_transition(apart)
     assert not share_a_transition([answer("pending", n, None) for n in ("a", "b")])
@@ -149,7 +151,7 @@ def test_two_joins_are_together_only_in_one_transition() -> None:
     assert share_a_transition([answer("running", name, both) for name in ("a", "b")])
 
 
-def test_a_leave_waits_while_it_is_pending_beside_one_that_runs() -> None:
+def test_one_leave_waits_if_it_is_pending_while_another_runs() -> None:
     runs = answer("running", "a", transition("write_both_read_old", "a"))
     waits, done = answer("pending", "b", None), answer("done", "a", None)
     assert one_waits_for_the_other([runs, waits])
@@ -158,7 +160,7 @@ def test_a_leave_waits_while_it_is_pending_beside_one_that_runs() -> None:
     assert not one_waits_for_the_other([runs, runs])
 
 
-def test_a_fault_waits_until_data_moves() -> None:
+def test_fault_happens_only_while_data_moves() -> None:
     fault = Fault("coordinator")
     begins, streams, after = (
         msgspec.convert(transition(state, "a", session=session), TransitionSummary)
@@ -176,7 +178,7 @@ def test_a_fault_waits_until_data_moves() -> None:
     assert Fault("coordinator").is_due(after), "no look came while it streamed"
 
 
-def test_a_value_is_known_only_as_its_own_keys() -> None:
+def test_value_is_recognised_only_for_its_key() -> None:
     assert number_in(value_of("a", 7), "a") == 7
     assert number_in(value_of("a", 7), "b") == -1
     assert number_in(value_of("a", 7)[:-1], "a") == -1
@@ -196,11 +198,11 @@ def test_a_value_is_known_only_as_its_own_keys() -> None:
         (Answer(NO_ANSWER, b""), False),
     ],
 )
-def test_only_a_write_that_surely_did_nothing_is_tried_again(answer: Answer, undone: bool) -> None:
+def test_write_is_retried_only_if_it_surely_had_no_effect(answer: Answer, undone: bool) -> None:
     assert answer.is_surely_undone() is undone
 
 
-async def test_a_read_behind_an_acknowledged_write_is_noticed(server: Server) -> None:
+async def test_read_older_than_an_acknowledged_write_is_an_error(server: Server) -> None:
     async with aiohttp.ClientSession() as http:
         load = Load(http)
         load.nodes = (server.url,)
@@ -213,11 +215,11 @@ async def test_a_read_behind_an_acknowledged_write_is_noticed(server: Server) ->
             await load._read(key)
             assert len(load.account.stale_reads) == wrong, number
         server.answers.clear()
-        await load._read(key)  # 404: what was acknowledged is gone
+        await load._read(key)  # 404: the acknowledged write is lost
         assert len(load.account.stale_reads) == 3
 
 
-async def test_a_write_without_an_answer_is_unknown_and_may_show_up(server: Server) -> None:
+async def test_unanswered_write_is_unknown_and_may_become_visible(server: Server) -> None:
     async with aiohttp.ClientSession() as http:
         load = Load(http)
         load.nodes = (server.url,)
@@ -232,7 +234,7 @@ async def test_a_write_without_an_answer_is_unknown_and_may_show_up(server: Serv
         assert not load.account.stale_reads
 
 
-async def test_a_lost_write_is_found(server: Server) -> None:
+async def test_lost_write_is_detected(server: Server) -> None:
     async with aiohttp.ClientSession() as http:
         load = Load(http)
         load.nodes = (server.url,)
@@ -241,7 +243,7 @@ async def test_a_lost_write_is_found(server: Server) -> None:
         assert len(await asyncio.wait_for(load.lost_writes(), 90)) == 1
 
 
-async def test_a_read_without_an_answer_is_repeated_before_a_write_counts_as_lost(
+async def test_unanswered_read_is_repeated_before_a_write_counts_as_lost(
     server: Server,
 ) -> None:
     async with aiohttp.ClientSession() as http:
@@ -256,7 +258,7 @@ async def test_a_read_without_an_answer_is_repeated_before_a_write_counts_as_los
         assert await asyncio.wait_for(load.lost_writes(), 90) == []
 
 
-async def test_a_client_that_sends_a_dropped_column_reads_the_version_and_writes_without_it(
+async def test_client_rereads_columns_after_a_dropped_column_error(
     server: Server,
 ) -> None:
     async with aiohttp.ClientSession() as http:
@@ -283,9 +285,7 @@ def change(time_us: int, number: int, reader: str = "ada") -> ChangeView:
     return ChangeView(time_us, b"", "put", row=row)
 
 
-async def test_acknowledged_rows_that_a_change_log_lacks_or_has_in_another_order_are_found() -> (
-    None
-):
+async def test_missing_or_reordered_changes_of_acknowledged_rows_are_detected() -> None:
     async with aiohttp.ClientSession() as http:
         load = RowLoad(http, "loans.counts", 7)
         load.acknowledged["desk/ada/dune"] = [Acknowledged(1, 1), Acknowledged(3, 2)]
@@ -297,7 +297,7 @@ async def test_acknowledged_rows_that_a_change_log_lacks_or_has_in_another_order
         assert load.missing_changes([change(1, 1), change(3, 2), change(5, 1)])
 
 
-def test_the_library_leaves_out_what_is_no_data(tmp_path: Path) -> None:
+def test_library_skips_caches_and_installed_packages(tmp_path: Path) -> None:
     for name in ("a.py", "__pycache__/a.pyc", "site-packages/b.py", "sub/c.py"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(name)
@@ -310,7 +310,7 @@ def test_the_library_leaves_out_what_is_no_data(tmp_path: Path) -> None:
     ("state", "restarts", "stops"),
     [("given_up", 0, True), ("running", MOST_RESTARTS, True), ("running", 1, False)],
 )
-async def test_who_waits_for_a_process_that_cannot_go_on_stops_waiting_and_says_why(
+async def test_wait_ends_with_the_reason_if_a_process_cannot_continue(
     tmp_path: Path, state: str, restarts: int, stops: bool
 ) -> None:
     def write(state: str, restarts: int) -> None:
@@ -337,7 +337,7 @@ async def test_who_waits_for_a_process_that_cannot_go_on_stops_waiting_and_says_
     assert (len(tries) == 1) is stops
 
 
-def test_a_disk_that_is_too_full_to_get_tablets_ends_the_demo_with_what_to_do() -> None:
+def test_full_disk_ends_the_demo_with_a_hint() -> None:
     found = cast(BalanceAnswer, SimpleNamespace(full=("n8",)))
     check_has_room(found, "n7")
     with pytest.raises(Never, match="the disk is more than 98% full, so n8 gets no tablets; make"):

@@ -1,4 +1,4 @@
-"""Errors: one line that says what to do, and an exit code for scripts."""
+"""Errors: one line with the remedy, and an exit code for scripts."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ def one_line(text: str) -> str:
 
 
 def last_line(text: str) -> str:
-    """After what was said while it was tried again."""
+    """Return the last line, after the notices about retries."""
     *notices, last = text.strip().splitlines()
     assert all("trying again" in notice for notice in notices), text
     return last
 
 
-def test_a_cluster_that_is_nowhere_is_unreachable_and_says_how_to_start_one(
+def test_command_without_any_address_hints_at_stack_up(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.delenv("STELE_URL", raising=False)
@@ -49,7 +49,7 @@ def test_a_cluster_that_is_nowhere_is_unreachable_and_says_how_to_start_one(
     assert "stele stack up" in one_line(capsys.readouterr().err)
 
 
-def test_a_silent_service_is_unreachable_within_the_time_limit(
+def test_unreachable_service_fails_within_the_timeout(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert run(["status", "--url", DEAD, "--timeout", "2"]) == 3
@@ -60,7 +60,7 @@ def test_a_silent_service_is_unreachable_within_the_time_limit(
 
 
 @pytest.mark.parametrize("timeout_s", [1.0, 3.0])
-def test_the_time_limit_holds_for_a_service_that_hangs(
+def test_timeout_holds_for_a_service_that_hangs(
     timeout_s: float, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with socket.create_server(("127.0.0.1", 0), backlog=16) as hung:
@@ -70,7 +70,7 @@ def test_the_time_limit_holds_for_a_service_that_hangs(
     assert f"did not answer in {timeout_s:g} s" in last_line(capsys.readouterr().err)
 
 
-def test_an_address_that_takes_the_question_and_is_silent_is_named_before_the_try_ends(
+def test_address_that_never_answers_is_reported_before_the_timeout(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     with socket.create_server(("127.0.0.1", 0), backlog=16) as hung:
@@ -82,10 +82,10 @@ def test_an_address_that_takes_the_question_and_is_silent_is_named_before_the_tr
     assert "metadata-log did not answer in 6 s" in last and url in last
 
 
-def test_an_address_that_takes_no_connection_is_named_before_the_try_ends(
+def test_address_without_a_connection_is_reported_before_the_timeout(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Its queue is full, so packets are dropped, as behind a wall of fire."""
+    """The queue of the socket is full, so packets are dropped, as by a firewall."""
     with socket.create_server(("127.0.0.1", 0), backlog=0) as deaf:
         port = deaf.getsockname()[1]
         with socket.create_connection(("127.0.0.1", port)):
@@ -94,10 +94,8 @@ def test_an_address_that_takes_no_connection_is_named_before_the_try_ends(
     assert capsys.readouterr().err.splitlines()[0].startswith(f"stele: {url} ")
 
 
-def test_something_else_at_the_address_ends_at_once_and_is_named(
-    server: Server, stele: Stele
-) -> None:
-    """It speaks HTTP and has no such path: there is nothing to wait for."""
+def test_another_http_server_at_the_address_fails_at_once(server: Server, stele: Stele) -> None:
+    """The process speaks HTTP and has no such path, so a retry would not help."""
     ran = stele("status")
     assert ran.exit_code == 1
     assert f"The process at {server.url}/ is no metadata-log: 404" in one_line(ran.err)
@@ -115,7 +113,7 @@ STOPPED = {
 @pytest.mark.parametrize(
     ("arguments", "path"), [(["status"], "/v1/topology"), (["found"], "/v1/commands")]
 )
-def test_what_waiting_does_not_mend_is_said_once_and_ends(
+def test_lasting_failure_is_reported_once_without_retries(
     arguments: list[str], path: str, server: Server, stele: Stele
 ) -> None:
     method = "POST" if path == "/v1/commands" else "GET"
@@ -126,7 +124,7 @@ def test_what_waiting_does_not_mend_is_said_once_and_ends(
     assert len(server.asked_for(path)) == 1
 
 
-def test_what_mends_itself_is_tried_again(server: Server, stele: Stele) -> None:
+def test_temporary_failure_is_retried(server: Server, stele: Stele) -> None:
     server.answer("POST", "/v1/commands", {**STOPPED, "details": {"lasting": False}}, 503)
     server.answer("POST", "/v1/commands", ACCEPTED)
     ran = stele("found")
@@ -134,8 +132,8 @@ def test_what_mends_itself_is_tried_again(server: Server, stele: Stele) -> None:
     assert len(server.asked_for("/v1/commands")) == 2
 
 
-def test_an_instance_that_may_come_back_is_waited_for(server: Server) -> None:
-    """Another one says that it does not read any further: the one that is away may."""
+def test_lasting_failure_of_one_instance_does_not_end_retries_of_others(server: Server) -> None:
+    """One instance has stopped reading for good. The unreachable one may still read."""
     server.answer("GET", "/v1/topology", {**STOPPED, "details": {"lasting": True}}, 503)
     places = ServiceAddresses({"metadata-log": (server.url, DEAD)}, "")
     client = Client(places, retry_for_s=1.0)
@@ -145,7 +143,7 @@ def test_an_instance_that_may_come_back_is_waited_for(server: Server) -> None:
     client.close()
 
 
-def test_a_terminal_gets_one_line_that_counts() -> None:
+def test_retry_notice_on_a_terminal_is_one_updated_line() -> None:
     out = Terminal()
     notice = RetryNotice(out)
     for attempt in (1, 2, 3):
@@ -180,16 +178,14 @@ class Terminal(io.StringIO):
         ["put", "library", "\udcff", "value"],
     ],
 )
-def test_a_wrong_command_line_is_a_usage_error(
+def test_invalid_command_line_is_a_usage_error(
     arguments: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(arguments) == 2
     assert one_line(capsys.readouterr().err).startswith("stele: ")
 
 
-def test_a_rejected_command_fails_with_the_reason_and_the_hint(
-    server: Server, stele: Stele
-) -> None:
+def test_rejected_command_fails_with_reason_and_hint(server: Server, stele: Stele) -> None:
     rejection = {"code": "too_few_nodes", "message": "2 nodes would remain.", "hint": "Add one."}
     outcome = {"request_id": "x", "applied": False, "epoch": 9, "state_id": "00"}
     outcome["rejection"] = rejection
@@ -199,9 +195,7 @@ def test_a_rejected_command_fails_with_the_reason_and_the_hint(
     assert one_line(ran.err) == "stele: Refused: 2 nodes would remain. Add one."
 
 
-def test_an_error_answer_of_a_service_is_shown_in_its_own_words(
-    server: Server, stele: Stele
-) -> None:
+def test_error_of_a_service_is_printed_unchanged(server: Server, stele: Stele) -> None:
     gone = {"code": "epoch_not_found", "message": "Epoch 99 is not there.", "hint": "Ask below 8."}
     server.answer("GET", "/v1/epochs/99", gone, status=404)
     ran = stele("epoch", "show", "99")
@@ -209,9 +203,7 @@ def test_an_error_answer_of_a_service_is_shown_in_its_own_words(
     assert one_line(ran.err) == "stele: Epoch 99 is not there. Ask below 8."
 
 
-def test_a_busy_service_is_asked_again_under_the_same_request_id(
-    server: Server, stele: Stele
-) -> None:
+def test_busy_service_is_retried_with_the_same_request_id(server: Server, stele: Stele) -> None:
     outcome = {"request_id": "x", "applied": True, "epoch": 9, "state_id": "00"}
     server.answer("POST", "/v1/commands", BUSY, status=503)
     server.answer("POST", "/v1/commands", BUSY, status=504)
@@ -226,18 +218,14 @@ def test_a_busy_service_is_asked_again_under_the_same_request_id(
     assert sent[0]["request_id"] in ran.out.splitlines()[0]
 
 
-def test_an_unknown_outcome_names_the_request_id_to_send_again(
-    server: Server, stele: Stele
-) -> None:
+def test_unknown_outcome_prints_the_request_id_for_a_retry(server: Server, stele: Stele) -> None:
     server.answer("POST", "/v1/commands", BUSY, status=503)
     ran = stele("decommission", "n1", "--request-id", "mine", "--timeout", "0.3")
     assert ran.exit_code == 3
     assert "--request-id mine" in last_line(ran.err)
 
 
-def test_an_unknown_outcome_is_told_with_what_the_service_says_of_itself(
-    server: Server, stele: Stele
-) -> None:
+def test_unknown_outcome_has_the_health_reason_of_the_service(server: Server, stele: Stele) -> None:
     gone = "Nothing is decided: the topic stele.library.epochs is not there"
     server.answer("POST", "/v1/commands", {"code": "timed_out", "message": "In vain."}, 504)
     server.answer("GET", "/healthz", {"ok": False, "epoch": 7, "reason": gone}, 503)
@@ -251,7 +239,7 @@ def test_an_unknown_outcome_is_told_with_what_the_service_says_of_itself(
     ("body", "status"),
     [({"ok": True, "reason": "for your information"}, 200), (["no health"], 503)],
 )
-def test_of_a_service_that_is_well_or_says_nothing_nothing_is_told(
+def test_unknown_outcome_omits_the_health_of_a_healthy_service(
     server: Server, stele: Stele, body: object, status: int
 ) -> None:
     server.answer("POST", "/v1/commands", {"code": "timed_out", "message": "In vain."}, 504)
@@ -261,7 +249,7 @@ def test_of_a_service_that_is_well_or_says_nothing_nothing_is_told(
     assert "reports:" not in ran.err
 
 
-def test_the_next_address_is_asked_when_one_is_dead(server: Server, stele: Stele) -> None:
+def test_next_address_is_used_if_one_is_dead(server: Server, stele: Stele) -> None:
     cluster(server)
     ran = stele("keyspace", "list", "--url", DEAD, "--url", server.url)
     assert ran.exit_code == 0, ran.err
@@ -272,7 +260,7 @@ def test_the_next_address_is_asked_when_one_is_dead(server: Server, stele: Stele
     ("url", "verified"),
     [(DEAD, False), (DEAD.replace("http", "https"), True), (DEAD.replace("http", "HTTPS"), True)],
 )
-def test_only_who_asks_a_plain_address_does_without_certificates(
+def test_certificates_are_loaded_only_for_https_addresses(
     monkeypatch: pytest.MonkeyPatch, url: str, verified: bool
 ) -> None:
     seen: list[bool] = []
@@ -295,7 +283,7 @@ def test_only_who_asks_a_plain_address_does_without_certificates(
     assert seen == [verified]
 
 
-def test_authorities_that_cannot_be_read_are_one_line(
+def test_unreadable_certificate_authorities_are_a_usage_error(
     stele: Stele, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "none"))
@@ -304,7 +292,7 @@ def test_authorities_that_cannot_be_read_are_one_line(
     assert "SSL_CERT_FILE" in one_line(ran.err) and "cannot be read" in ran.err
 
 
-def test_without_a_coordinator_why_says_that_nothing_moves_on(
+def test_why_reports_a_missing_coordinator(
     server: Server, stele: Stele, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("STELE_COORDINATOR_URLS")
@@ -322,23 +310,23 @@ def test_without_a_coordinator_why_says_that_nothing_moves_on(
         (["cancel"], "Write `stele cancel REQUEST`."),
     ],
 )
-def test_a_missing_argument_shows_how_the_command_is_written(
+def test_missing_argument_shows_the_usage_of_the_command(
     arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(arguments) == 2
     assert says in one_line(capsys.readouterr().err)
 
 
-def test_what_a_command_does_not_take_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+def test_unexpected_arguments_are_named(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["balance", "status", "now", "please"]) == 2
     said = one_line(capsys.readouterr().err)
     assert "`stele balance status` does not take 'now please'. See `stele balance status" in said
 
 
-def test_the_addresses_of_this_machine_are_asked_without_a_proxy(
+def test_local_addresses_bypass_the_proxy(
     stele: Stele, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A shell at work has one, which knows nothing of what listens here."""
+    """A proxy cannot reach local addresses."""
     cluster(server)
     server.answer("GET", "/v1/progress", IDLE)
     for name in ("http_proxy", "HTTP_PROXY", "all_proxy"):
@@ -348,10 +336,10 @@ def test_the_addresses_of_this_machine_are_asked_without_a_proxy(
     assert not is_here("http://10.0.0.1:80") and not is_here("http://db.example")
 
 
-def test_a_user_without_a_name_is_known_by_number(
+def test_user_without_a_name_is_recorded_by_number(
     stele: Stele, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As in a container that runs as any number."""
+    """Containers may run with any user number."""
     server.answer("POST", "/v1/commands", ACCEPTED)
     for name in ("STELE_ACTOR", "LOGNAME", "USER", "LNAME", "USERNAME"):
         monkeypatch.delenv(name, raising=False)
@@ -362,7 +350,7 @@ def test_a_user_without_a_name_is_known_by_number(
 
 
 @pytest.mark.parametrize("columns", ["", "0", "wide"])
-def test_a_width_that_is_none_breaks_nothing(
+def test_invalid_terminal_width_is_ignored(
     stele: Stele, server: Server, monkeypatch: pytest.MonkeyPatch, columns: str
 ) -> None:
     cluster(server)
@@ -371,7 +359,7 @@ def test_a_width_that_is_none_breaks_nothing(
     assert stele("nodes").out == plain
 
 
-def test_a_folder_that_cannot_be_written_is_an_error_of_one_line(
+def test_unwritable_folder_is_a_one_line_error(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     (tmp_path / "file").write_text("")
@@ -380,7 +368,7 @@ def test_a_folder_that_cannot_be_written_is_an_error_of_one_line(
     assert str(place) in one_line(capsys.readouterr().err)
 
 
-def test_an_installation_that_is_a_library_alone_says_so() -> None:
+def test_library_installation_says_that_the_command_line_is_missing() -> None:
     without = (
         "import sys; sys.modules['cyclopts'] = None; from stele.cli.__main__ import main; main()"
     )

@@ -1,4 +1,4 @@
-"""``stele features``: who supports what, enabling, forgetting."""
+"""``stele features``: list, enable and forget."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def features(server: Server) -> None:
     server.answer("GET", "/v1/settings", {**at(7), "features": ["rounds"], "settings": {}})
 
 
-def test_the_list_shows_members_and_services(server: Server, stele: Stele) -> None:
+def test_list_shows_members_and_services(server: Server, stele: Stele) -> None:
     features(server)
     shown = stele("features", "list")
     assert shown.exit_code == 0, shown.err
@@ -31,7 +31,7 @@ def test_the_list_shows_members_and_services(server: Server, stele: Stele) -> No
     assert "n9" not in shown.out
 
 
-def test_the_list_as_json(server: Server, stele: Stele) -> None:
+def test_list_as_json(server: Server, stele: Stele) -> None:
     features(server)
     found = json.loads(stele("features", "list", "--json").out)
     assert found["features"] == ["rounds"]
@@ -54,7 +54,9 @@ def test_enable_and_forget_send_their_commands(server: Server, stele: Stele) -> 
     assert sent[0]["reason"] == "all are upgraded"
 
 
-def test_a_refusal_says_who_lacks_it_and_what_to_do(server: Server, stele: Stele) -> None:
+def test_refusal_names_processes_without_the_feature_and_a_hint(
+    server: Server, stele: Stele
+) -> None:
     rejection = {
         "code": "feature_not_supported",
         "message": "Feature 'tablets' is not supported by coordinator/c-2.",

@@ -7,7 +7,7 @@ import msgspec
 from tests.cli.conftest import Server, Stele
 
 
-def test_found_says_which_log_holds_the_cluster(server: Server, stele: Stele) -> None:
+def test_found_prints_the_log_id(server: Server, stele: Stele) -> None:
     outcome = {"request_id": "r", "applied": True, "epoch": 1, "state_id": "", "log_id": "ab" * 16}
     server.answer("POST", "/v1/commands", outcome)
     ran = stele("found", "--reason", "a new cluster")
@@ -17,7 +17,7 @@ def test_found_says_which_log_holds_the_cluster(server: Server, stele: Stele) ->
     assert msgspec.json.decode(asked.body)["command"]["type"] == "found"
 
 
-def test_found_says_why_it_is_refused(server: Server, stele: Stele) -> None:
+def test_refused_found_prints_the_reason(server: Server, stele: Stele) -> None:
     why = {
         "code": "older_cluster",
         "message": "Orders are there.",

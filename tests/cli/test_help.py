@@ -1,4 +1,4 @@
-"""``stele --help``: what it lists, what a command says about itself, and what it does not have to import."""
+"""``stele --help``: the list of commands, the help of each command, and the imported modules."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ SMALL = {
         ("completion", "completion:completion", "Completion."),
     )
 }
-"""Commands enough: to write the script for all of them takes seconds."""
+"""A few commands. The script for all of them takes seconds."""
 
 IMPORTED = """
     import sys
@@ -66,18 +66,18 @@ HEAVY = {
     "trio",
     "uvicorn",
 }
-"""Packages that no read of the cluster needs: it should take 0.4 s at most."""
+"""Packages that a read of the cluster must not import. It should take at most 0.4 s."""
 
 
 def imported_by(*arguments: str) -> set[str]:
-    """The modules that a command line has imported when it ends well."""
+    """Return the modules that a successful command line has imported."""
     command = [sys.executable, "-c", textwrap.dedent(IMPORTED), *arguments]
     ran = subprocess.run(command, capture_output=True, text=True, timeout=90, check=False)
     assert ran.returncode == 0, ran.stderr
     return {*ran.stderr.split()}
 
 
-def test_all_commands_are_listed_with_a_line_each(stele: Stele) -> None:
+def test_help_lists_every_command_with_a_summary(stele: Stele) -> None:
     shown = stele("--help")
     assert shown.exit_code == 0, shown.err
     listed = [line.strip("│ ").partition("  ") for line in shown.out.splitlines()]
@@ -86,13 +86,13 @@ def test_all_commands_are_listed_with_a_line_each(stele: Stele) -> None:
     assert texts["status"] == "Show the epoch, the members and the open operations."
 
 
-def test_every_command_is_named_on_a_page() -> None:
+def test_every_command_is_documented_on_a_page() -> None:
     text = "".join((REPOSITORY / page).read_text() for page in pages())
     assert not [name for name in COMMANDS if not re.search(rf"\bstele {name}\b", text)]
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_a_command_says_what_it_does(stele: Stele, name: str) -> None:
+def test_help_of_a_command_has_usage_and_text(stele: Stele, name: str) -> None:
     shown = stele(name, "--help")
     assert shown.exit_code == 0, shown.err
     usage, _, text, *_ = shown.out.splitlines()
@@ -101,13 +101,13 @@ def test_a_command_says_what_it_does(stele: Stele, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(n for n in build_app("stack")["stack"] if n[0] != "-"))
-def test_what_is_done_to_a_local_stack_takes_no_options_of_calls(stele: Stele, name: str) -> None:
+def test_stack_commands_take_no_options_of_remote_calls(stele: Stele, name: str) -> None:
     shown = stele("stack", name, "--help")
     assert "--dir" in shown.out
     assert "--url" not in shown.out and "--timeout" not in shown.out
 
 
-def test_a_command_says_more_than_its_line_in_the_list(stele: Stele) -> None:
+def test_help_of_a_command_has_more_than_the_summary(stele: Stele) -> None:
     assert (
         "Exit status 0 when every member is up and a coordinator answers"
         in stele("status", "--help").out
@@ -116,7 +116,7 @@ def test_a_command_says_more_than_its_line_in_the_list(stele: Stele) -> None:
 
 
 def called(command: str) -> list[tuple[str, ...]]:
-    """Return a command with all below it that can be called."""
+    """Return a command and all its subcommands."""
 
     def below(app: App, path: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
         if app.default_command is not None:
@@ -129,7 +129,7 @@ def called(command: str) -> list[tuple[str, ...]]:
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_each_command_has_two_examples_that_it_understands(name: str) -> None:
+def test_each_command_has_two_valid_examples(name: str) -> None:
     for path in called(name):
         found = examples(*path)
         assert len(found) >= 2, path
@@ -140,7 +140,7 @@ def test_each_command_has_two_examples_that_it_understands(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_words_of_a_command_line_are_no_options_too(name: str) -> None:
+def test_positional_arguments_cannot_be_given_as_options(name: str) -> None:
     for path in called(name):
         app = build_app(name)
         for word in path:
@@ -173,7 +173,7 @@ def test_commands_are_listed_in_groups(stele: Stele) -> None:
 def test_completion_is_installed_by_one_command(
     stele: Stele, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """The shell's own behaviour is not tested: a test completes a command as bash does."""
+    """Bash itself is not run. The test completes a command as bash does."""
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setattr("stele.cli.main._LAZY", SMALL)
     ran = stele("completion", "bash")
@@ -188,7 +188,7 @@ def test_completion_is_installed_by_one_command(
 
 
 @pytest.mark.parametrize("name", TEXTS)
-def test_command_line_and_api_documents_take_the_texts_of_operations_from_one_table(
+def test_help_and_api_documents_share_the_texts_of_operations(
     stele: Stele, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     monkeypatch.setenv("COLUMNS", "1000")
@@ -204,7 +204,7 @@ def test_command_line_and_api_documents_take_the_texts_of_operations_from_one_ta
 def _descriptions(document: dict[str, Any], tag: str) -> list[str]:
     """Descriptions of the command with a tag, in an OpenAPI document.
 
-    Changes of a batch have tags of their own, which are those of commands too.
+    Changes of a batch have tags that commands have too.
     """
     known = {command.__name__ for command in commands.COMMANDS}
     return [
@@ -215,7 +215,7 @@ def _descriptions(document: dict[str, Any], tag: str) -> list[str]:
 
 
 @pytest.mark.parametrize("flag", ["--help", "--version"])
-def test_who_asks_for_help_waits_for_no_import_that_only_commands_need(flag: str) -> None:
+def test_help_and_version_import_no_module_of_commands(flag: str) -> None:
     found = imported_by(flag)
     ours = {name for name in found if name.split(".")[0] == "stele"}
     texts = {"stele.words", "stele.words.operations"}
@@ -251,7 +251,7 @@ def test_who_asks_for_help_waits_for_no_import_that_only_commands_need(flag: str
         ["log", "stats", "--json"],
     ],
 )
-def test_a_command_that_asks_services_imports_nothing_that_folds_the_log(
+def test_commands_that_call_services_do_not_import_the_fold(
     server: Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, arguments: list[str]
 ) -> None:
     cluster(server, requests=[request("pending")])
@@ -274,8 +274,8 @@ def test_a_command_that_asks_services_imports_nothing_that_folds_the_log(
     assert (FOLDING | HEAVY) & imported_by(*arguments) == set()
 
 
-def test_a_process_of_a_command_looks_for_garbage_seldom_and_not_at_its_end() -> None:
-    """Imported modules stay: collecting them every 700 objects and at the end takes a sixth of the time."""
+def test_command_process_runs_garbage_collection_rarely() -> None:
+    """Collecting imported modules every 700 objects and at the end takes a sixth of the time."""
     script = """
         import atexit, gc, sys
         from stele.cli.__main__ import main
@@ -290,7 +290,7 @@ def test_a_process_of_a_command_looks_for_garbage_seldom_and_not_at_its_end() ->
     assert frozen >= 10_000
 
 
-def test_a_command_of_the_harness_says_what_to_install(
+def test_command_of_the_missing_harness_names_the_package_to_install(
     stele: Stele, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("stele.cli.main.find_spec", lambda name: None)

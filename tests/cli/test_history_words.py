@@ -1,4 +1,4 @@
-"""Ids in the history are short, and names stand for them also where what they name is no more."""
+"""Short ids and names in the history, also for dropped objects."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TABLE_ID = "b7f7c1b5-924d-5c0a-814e-ee4cca42abf6"
 AT_MS = 1_790_000_000_000
 
 
-def test_an_id_is_as_long_as_it_takes_to_differ_from_the_others() -> None:
+def test_short_ids_are_long_enough_to_be_unique() -> None:
     ids = ShortIds()
     texts = [f"request {FIRST} is done; {FIRST[:8]}", f"{LATER}, {SAME_MOMENT}"]
     assert ids.shortened(texts) == [
@@ -31,7 +31,7 @@ def test_an_id_is_as_long_as_it_takes_to_differ_from_the_others() -> None:
     assert ShortIds().shortened([FIRST]) == [FIRST[:LEAST]]
 
 
-def test_ids_that_are_told_apart_are_not_without_number(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_for_short_ids_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(history, "MOST_KNOWN", 3)
     ids = ShortIds()
     for number in range(10):
@@ -58,7 +58,9 @@ GONE = (
 
 
 @pytest.mark.parametrize("command", [["epochs"], ["log", "tail"]])
-def test_what_was_dropped_has_its_name(server: Server, stele: Stele, command: list[str]) -> None:
+def test_dropped_objects_are_shown_by_name(
+    server: Server, stele: Stele, command: list[str]
+) -> None:
     cluster(server)
     server.answer("GET", "/v1/epochs", GONE)
     path = "/v1/epochs/search"
@@ -73,7 +75,7 @@ def test_what_was_dropped_has_its_name(server: Server, stele: Stele, command: li
     assert asked == [{"about": TABLE_ID, **schema}, {"about": KEYSPACE_ID, **schema}]
 
 
-def test_what_no_epoch_names_keeps_its_id_and_is_looked_for_once(
+def test_object_without_a_name_keeps_its_id_and_is_searched_once(
     server: Server, stele: Stele, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(history, "MOST_LOOKED_FOR", 1)
@@ -86,7 +88,7 @@ def test_what_no_epoch_names_keeps_its_id_and_is_looked_for_once(
     assert len(server.asked_for("/v1/epochs/search")) == 1
 
 
-def test_the_search_names_what_was_dropped(server: Server, stele: Stele) -> None:
+def test_log_search_shows_dropped_objects_by_name(server: Server, stele: Stele) -> None:
     cluster(server)
     path = "/v1/epochs/search"
     server.answer("GET", path, {**found(), "epochs": GONE[1:]})
@@ -94,9 +96,7 @@ def test_the_search_names_what_was_dropped(server: Server, stele: Stele) -> None
     assert "keyspace library is gone" in stele("log", "search").out
 
 
-def test_epochs_have_short_ids_and_one_epoch_and_json_have_whole_ones(
-    server: Server, stele: Stele
-) -> None:
+def test_lists_of_epochs_have_short_ids_and_json_has_full_ids(server: Server, stele: Stele) -> None:
     cluster(server)
     row = {
         "epoch": 7,
@@ -111,9 +111,7 @@ def test_epochs_have_short_ids_and_one_epoch_and_json_have_whole_ones(
     assert f"transition {FIRST} is over" in stele("epoch", "show", "7").out
 
 
-def test_a_diff_has_times_and_short_ids_and_json_has_them_as_they_are(
-    server: Server, stele: Stele
-) -> None:
+def test_diff_formats_times_and_ids_and_json_keeps_raw_values(server: Server, stele: Stele) -> None:
     cluster(server)
     fields = {
         "finished_at_ms": {"before": 0, "after": AT_MS},
@@ -137,7 +135,7 @@ def test_a_diff_has_times_and_short_ids_and_json_has_them_as_they_are(
     assert msgspec.json.decode(stele("diff", "1", "2", "--json").out) == answer
 
 
-def test_a_request_that_dropped_something_has_its_name(server: Server, stele: Stele) -> None:
+def test_drop_request_shows_the_name_of_the_dropped_object(server: Server, stele: Stele) -> None:
     about = {"kind": "drop_table", "keyspace_id": KEYSPACE_ID, "table_id": TABLE_ID, "node_id": ""}
     cluster(server, requests=[request("done", **about)], keyspaces=[])
     server.answer("GET", "/v1/tables", {**at(7), "tables": []})

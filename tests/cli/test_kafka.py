@@ -14,7 +14,7 @@ SECURED = {"STELE_KAFKA_SECURITY_PROTOCOL": "SSL", "STELE_KAFKA_BOOTSTRAP": "far
 
 @pytest.fixture
 def stack(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The directory of a stack, in a shell that has variables for brokers with TLS."""
+    """Return the directory of a stack, in a shell with variables for brokers with TLS."""
     for name, text in SECURED.items():
         monkeypatch.setenv(name, text)
     written = StackFile(
@@ -28,7 +28,7 @@ def stack(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_brokers_that_the_shell_or_an_option_names_are_reached_as_the_shell_says(
+def test_brokers_from_shell_or_option_use_the_tls_settings_of_the_shell(
     stack: Path,
 ) -> None:
     for settings in (told_kafka(None), kafka_at("given:1")):
@@ -36,7 +36,7 @@ def test_brokers_that_the_shell_or_an_option_names_are_reached_as_the_shell_says
         assert settings.brokers.protocol == "SSL"
 
 
-def test_those_of_a_stack_are_reached_without_tls(
+def test_brokers_of_a_local_stack_are_reached_without_tls(
     stack: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     typed = told_kafka(stack)
@@ -47,7 +47,7 @@ def test_those_of_a_stack_are_reached_without_tls(
     assert told_kafka(None) == typed
 
 
-def test_variables_that_do_not_go_together_are_a_fault_of_the_one_who_types(
+def test_conflicting_kafka_variables_are_a_usage_error(
     stack: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("STELE_KAFKA_SASL_USERNAME", "stele")

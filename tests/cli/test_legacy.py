@@ -32,7 +32,7 @@ LOCAL_NODE = "127.0.7.1"
 Rows = list[dict[str, Any]]
 
 
-def test_a_description_becomes_a_dump_that_holds_the_state(stele: Stele, tmp_path: Path) -> None:
+def test_description_file_is_imported_as_a_dump(stele: Stele, tmp_path: Path) -> None:
     output = tmp_path / "shop.json"
     ran = stele("import", "read", f"--file={EXAMPLE}", f"--output={output}")
     assert (ran.exit_code, ran.err) == (0, "")
@@ -91,7 +91,7 @@ def test_all_problems_are_printed_and_no_file_is_written(stele: Stele, tmp_path:
         ),
     ],
 )
-def test_a_part_of_a_schema_that_is_not_supported_is_named_and_nothing_is_written(
+def test_unsupported_schema_is_reported_and_no_file_is_written(
     stele: Stele, tmp_path: Path, schema: str, reason: str
 ) -> None:
     output, file = tmp_path / "shop.json", tmp_path / "cluster.json"
@@ -114,9 +114,7 @@ def with_schema(name: str, schema: str) -> LegacyCluster:
     return msgspec.structs.replace(legacy, keyspaces=tuple(keyspaces))
 
 
-def test_a_wrong_file_is_refused_with_the_field_and_the_remedy(
-    stele: Stele, tmp_path: Path
-) -> None:
+def test_invalid_file_is_refused_with_the_field_and_a_hint(stele: Stele, tmp_path: Path) -> None:
     file, output = tmp_path / "cluster.json", f"--output={tmp_path}/out"
     file.write_bytes(EXAMPLE.read_bytes().replace(b'"status":"UN"', b'"status":"up"', 1))
     ran = stele("import", "read", f"--file={file}", output)
@@ -128,7 +126,7 @@ def test_a_wrong_file_is_refused_with_the_field_and_the_remedy(
     assert "none.json cannot be read: No such file or directory." in ran.err
 
 
-def test_a_wrong_choice_of_options_is_refused(stele: Stele, tmp_path: Path) -> None:
+def test_conflicting_options_are_refused(stele: Stele, tmp_path: Path) -> None:
     output = f"--output={tmp_path}/out"
     for options in ([], ["--contact=127.0.0.1:1", f"--file={EXAMPLE}"]):
         ran = stele("import", "read", *options, output)
@@ -142,9 +140,7 @@ def test_a_wrong_choice_of_options_is_refused(stele: Stele, tmp_path: Path) -> N
 @pytest.mark.parametrize(
     "command", [["read", "--contact=127.0.0.1:1"], ["describe", "127.0.0.1:1"]]
 )
-def test_a_node_that_does_not_answer_is_reported(
-    stele: Stele, tmp_path: Path, command: list[str]
-) -> None:
+def test_unreachable_cql_node_is_reported(stele: Stele, tmp_path: Path, command: list[str]) -> None:
     ran = stele("import", *command, "--timeout=2", f"--output={tmp_path}/out")
     assert ran.exit_code == 3
     assert "Cannot connect to 127.0.0.1:1 over CQL" in ran.err
@@ -160,12 +156,12 @@ def test_a_node_that_does_not_answer_is_reported(
         ("[fd00::1]:9142", ("fd00::1", 9142)),
     ],
 )
-def test_a_contact_is_a_host_and_an_optional_port(contact: str, place: tuple[str, int]) -> None:
+def test_contact_is_a_host_with_an_optional_port(contact: str, place: tuple[str, int]) -> None:
     assert _host_and_port(contact) == place
 
 
 class _Session:
-    """Answers from tables, and rejects a query of any other table as a server does."""
+    """Answers from tables, and rejects queries of other tables as a server does."""
 
     def __init__(self, tables: dict[str, Rows]) -> None:
         self.tables = tables
@@ -178,7 +174,7 @@ class _Session:
 
 
 def peer_rows() -> Rows:
-    """The rows of all nodes, as in system.peers_v2."""
+    """Return the rows of all nodes, as in system.peers_v2."""
     return [
         {
             "peer": node.address,
@@ -194,7 +190,7 @@ def peer_rows() -> Rows:
 
 
 def reader(*, up: bool = True, **tables: Rows) -> _SystemTables:
-    """A reader at the node 127.0.7.1. ``tables`` are further tables, with ``__`` for the dot of their names."""
+    """Return a reader at the node 127.0.7.1. ``tables`` adds tables, with ``__`` for the dot in names."""
     rows = peer_rows()
     local = next(row for row in rows if row["peer"] == LOCAL_NODE)
     peers = [row for row in rows if row is not local]
@@ -236,7 +232,7 @@ def gossip(state: str = "NORMAL,1") -> Rows:
     ]
 
 
-def test_the_description_over_cql_imports_as_that_from_nodetool() -> None:
+def test_descriptions_from_cql_and_nodetool_import_the_same_state() -> None:
     described = reader(system_views__gossip_info=gossip()).description()
     assert described.nodes[0].address == LOCAL_NODE
     replicas = sorted_replicas(described)
@@ -256,7 +252,7 @@ def sorted_replicas(legacy: LegacyCluster) -> dict[tuple[str, int], list[str]]:
     }
 
 
-def test_a_node_that_is_not_known_to_be_up_and_normal_prevents_the_import(
+def test_node_that_is_not_known_as_up_and_normal_prevents_the_import(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(legacy_driver, "UP_WITHIN_S", 0.0)
@@ -274,14 +270,14 @@ def test_a_node_that_is_not_known_to_be_up_and_normal_prevents_the_import(
     assert "node cecede93: it is joining (?J)" in reasons(reader(system_views__gossip_info=new))
 
 
-def test_a_row_of_a_node_that_has_left_is_an_error_that_names_it() -> None:
+def test_incomplete_peers_row_is_an_error_with_the_node() -> None:
     left = {"peer": "127.0.7.9", "host_id": "cecede93", "data_center": "east", "rack": None}
     peers = [row for row in peer_rows() if row["peer"] != LOCAL_NODE]
     with pytest.raises(CliError, match=r"The row of 127\.0\.7\.9 in the peers table has no rack"):
         reader(system__peers_v2=[*peers, left]).description()
 
 
-def test_the_schema_over_cql_is_that_of_the_driver_without_the_keyspace(
+def test_schema_over_cql_is_that_of_the_driver_without_the_keyspace(
     stele: Stele, tmp_path: Path
 ) -> None:
     some = reader(system_views__gossip_info=gossip())
@@ -305,7 +301,7 @@ def test_the_schema_over_cql_is_that_of_the_driver_without_the_keyspace(
     assert image.schema.table_named("orders.items")
 
 
-def test_a_keyspace_with_tablets_is_recognized_over_cql() -> None:
+def test_keyspace_with_tablets_is_recognized_over_cql() -> None:
     tablets: Rows = [
         {"keyspace_name": "orders", "initial_tablets": 0},
         {"keyspace_name": "audit", "initial_tablets": None},
@@ -315,7 +311,7 @@ def test_a_keyspace_with_tablets_is_recognized_over_cql() -> None:
     assert (only.where, "tablets" in only.what) == ("keyspace orders", True)
 
 
-def test_a_dump_that_cannot_be_written_leaves_no_file(tmp_path: Path) -> None:
+def test_unwritable_dump_is_an_error(tmp_path: Path) -> None:
     image = import_cluster(example()).image
     assert image is not None
     with pytest.raises(CliError, match="cannot be written"):

@@ -1,4 +1,4 @@
-"""The local stack's own means: its lock, its questions and answers, its file."""
+"""The local stack: its lock, control requests, stack file and shell variables."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_services_are_found_in_the_stack_file(directory: Path) -> None:
     assert places.of("coordinator") == ("http://127.0.0.1:3",)
 
 
-def test_a_shell_that_knows_an_earlier_stack_is_told_how_to_know_the_one_that_runs(
+def test_shell_variables_of_an_earlier_stack_give_a_hint(
     directory: Path,
 ) -> None:
     told = {"STELE_METADATA_LOG_URLS": "http://127.0.0.1:9"}
@@ -82,7 +82,7 @@ def test_a_shell_that_knows_an_earlier_stack_is_told_how_to_know_the_one_that_ru
     assert same.source == "from STELE_*_URLS"
 
 
-def test_options_win_over_the_environment_and_that_over_the_stack(directory: Path) -> None:
+def test_options_override_the_environment_and_it_overrides_the_stack(directory: Path) -> None:
     environment = {"STELE_URL": "b:1", "STELE_COORDINATOR_URLS": "http://c:1/"}
     assert find_places((), directory, environment).of("metadata-log") == ("http://b:1",)
     places = find_places(("http://a:1",), directory, environment)
@@ -90,7 +90,7 @@ def test_options_win_over_the_environment_and_that_over_the_stack(directory: Pat
     assert places.of("coordinator") == ("http://c:1",)
 
 
-def test_a_directory_that_is_typed_means_the_stack_there_whatever_the_shell_knows(
+def test_dir_option_overrides_the_shell_variables(
     directory: Path, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A command with a directory must not change another cluster, which `stele stack env` set in the shell."""
@@ -105,7 +105,7 @@ def test_a_directory_that_is_typed_means_the_stack_there_whatever_the_shell_know
 
 
 @pytest.mark.parametrize("variable", ["STELE_CATCH_UP_URLS", "STELE_KAFKA_BOOTSTRAP"])
-def test_so_it_does_for_what_asks_no_metadata_log(
+def test_dir_option_overrides_the_shell_variables_of_other_services(
     directory: Path, monkeypatch: pytest.MonkeyPatch, variable: str
 ) -> None:
     stack = {**STACK, "environment": {variable: "of the stack"}}
@@ -118,7 +118,7 @@ def test_so_it_does_for_what_asks_no_metadata_log(
 
 
 @pytest.mark.parametrize("wrong", ["http://[::1", "http://h:70000", "ftp://h:1", "http://", "h:x"])
-def test_what_is_no_address_is_said_to_be_none(
+def test_invalid_address_is_refused_with_the_expected_form(
     capsys: pytest.CaptureFixture[str], wrong: str
 ) -> None:
     for arguments in (["status", "--url", wrong], ["join", wrong, "--url", DEAD]):
@@ -126,7 +126,7 @@ def test_what_is_no_address_is_said_to_be_none(
         assert "no address of a service. Write http://HOST:PORT." in capsys.readouterr().err
 
 
-def test_one_stack_per_directory(tmp_path: Path) -> None:
+def test_directory_holds_at_most_one_running_stack(tmp_path: Path) -> None:
     assert not is_held(tmp_path)
     with hold(tmp_path):
         assert is_held(tmp_path)
@@ -135,7 +135,7 @@ def test_one_stack_per_directory(tmp_path: Path) -> None:
     assert not is_held(tmp_path)
 
 
-def test_a_stack_file_without_its_process_is_no_stack(directory: Path) -> None:
+def test_stack_file_without_a_process_is_not_a_running_stack(directory: Path) -> None:
     with pytest.raises(UnreachableError, match="No stack runs"):
         require_stack(directory)
     with hold(directory):
@@ -165,7 +165,7 @@ def test_stack_status_hints_at_a_running_node_that_is_no_member(
     assert "n2 has left" not in out
 
 
-def test_stack_status_tells_dead_servers_from_those_that_live(
+def test_stack_status_fails_only_if_a_server_is_dead(
     directory: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as lives:
@@ -186,8 +186,8 @@ def test_stack_status_tells_dead_servers_from_those_that_live(
     assert "down" in capsys.readouterr().out
 
 
-def given_up(directory: Path, exit_code: int, **environment: str) -> None:
-    """A stack over the directory whose n1 ended with these words."""
+def stack_that_gave_up(directory: Path, exit_code: int, **environment: str) -> None:
+    """Write a stack file whose n1 gave up with this exit code."""
     n1 = {"name": "n1", "url": "http://127.0.0.1:8", "state": "given_up", "exit_code": exit_code}
     content = {**STACK, "pid": os.getpid(), "services": [n1], "environment": environment}
     (directory / STACK_FILE).write_bytes(msgspec.json.encode(content))
@@ -196,12 +196,12 @@ def given_up(directory: Path, exit_code: int, **environment: str) -> None:
     log.write_text("starting\nNot admitted: its join was cancelled.\n")
 
 
-def test_stack_status_says_why_a_process_is_not_started_again_and_what_to_do(
+def test_stack_status_shows_why_a_process_is_not_restarted(
     directory: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     said = dict[int, str]()
     for exit_code in (78, -9):
-        given_up(directory, exit_code)
+        stack_that_gave_up(directory, exit_code)
         with hold(directory):
             assert run(["stack", "status", "--dir", str(directory)]) == 1
         said[exit_code] = capsys.readouterr().out.splitlines()[-1]
@@ -229,10 +229,10 @@ def starting(directory: Path, stele: Stele, *arguments: str) -> Ran:
 @pytest.mark.parametrize(
     "command", [("start", "n1"), ("restart", "n1"), ("add-node", "--replace", "n2", "--rack", "r3")]
 )
-def test_a_node_that_ends_as_it_may_not_join_is_not_said_to_run(
+def test_node_that_was_not_admitted_is_not_reported_as_running(
     directory: Path, stele: Stele, command: tuple[str, ...]
 ) -> None:
-    given_up(directory, 78)
+    stack_that_gave_up(directory, 78)
     ran = starting(directory, stele, *command)
     assert (ran.exit_code, ran.out) == (1, "")
     assert "Not admitted: its join was cancelled. `stele stack remove n1`" in ran.err
@@ -241,7 +241,7 @@ def test_a_node_that_ends_as_it_may_not_join_is_not_said_to_run(
 @pytest.mark.parametrize(
     ("state", "joins"), [("replacing", True), ("none", True), ("normal", False)]
 )
-def test_who_starts_a_node_is_told_how_its_join_is_followed(
+def test_add_node_prints_how_to_follow_the_join(
     directory: Path, server: Server, stele: Stele, state: str, joins: bool
 ) -> None:
     cluster(server, nodes=[{**NODES[0], "state": state, "request_id": "join-n1"}])
@@ -253,7 +253,7 @@ def test_who_starts_a_node_is_told_how_its_join_is_followed(
     assert ran.out.splitlines() == ["n1 runs at http://127.0.0.1:8", *([follow] if joins else [])]
 
 
-def test_what_the_stack_tells_a_shell_is_safe_there(
+def test_stack_env_output_is_quoted_for_the_shell(
     directory: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     content = {**STACK, "environment": {"STELE_CLUSTER": "a b; exit 7"}}
@@ -267,7 +267,7 @@ def test_what_the_stack_tells_a_shell_is_safe_there(
     assert said.stdout == "a b; exit 7"
 
 
-def test_a_shell_that_knew_another_cluster_takes_up_that_of_the_demo(
+def test_stack_env_replaces_variables_of_another_cluster(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", os.defpath)
@@ -294,7 +294,7 @@ def test_a_shell_that_knew_another_cluster_takes_up_that_of_the_demo(
 
 
 class Ended:
-    """A process that has left with exit status 1."""
+    """A process that ended with exit status 1."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
@@ -303,7 +303,7 @@ class Ended:
         return 1
 
 
-def asking(directory: Path, found: list[ControlAnswer | Exception]) -> threading.Thread:
+def ask_in_thread(directory: Path, found: list[ControlAnswer | Exception]) -> threading.Thread:
     def ask() -> None:
         try:
             found.append(ask_stack(directory, Control(rack="r2"), deadline_s=10))
@@ -317,21 +317,21 @@ def asking(directory: Path, found: list[ControlAnswer | Exception]) -> threading
     return thread
 
 
-def test_a_question_gets_the_answer_of_whoever_runs_the_stack(tmp_path: Path) -> None:
+def test_control_request_gets_the_answer_of_the_stack_process(tmp_path: Path) -> None:
     found: list[ControlAnswer | Exception] = []
-    thread = asking(tmp_path, found)
+    thread = ask_in_thread(tmp_path, found)
     answer_questions(tmp_path, lambda control: ControlAnswer(name=f"n4 in {control.rack}", url="u"))
     thread.join(10)
     assert found == [ControlAnswer(name="n4 in r2", url="u")]
     assert not list((tmp_path / CONTROL_DIRECTORY).iterdir())
 
 
-def test_a_node_that_does_not_start_is_told_to_the_one_who_asked(tmp_path: Path) -> None:
+def test_failed_node_start_is_reported_to_the_caller(tmp_path: Path) -> None:
     def fail(_: Control) -> ControlAnswer:
         raise OSError("no port\nleft")
 
     found: list[ControlAnswer | Exception] = []
-    thread = asking(tmp_path, found)
+    thread = ask_in_thread(tmp_path, found)
     answer_questions(tmp_path, fail)
     thread.join(10)
     (error,) = found
@@ -339,12 +339,12 @@ def test_a_node_that_does_not_start_is_told_to_the_one_who_asked(tmp_path: Path)
     assert error.line().startswith("The new node was not started: no port left")
 
 
-def test_what_the_stack_refuses_is_said_in_its_own_words(tmp_path: Path) -> None:
+def test_refusal_of_the_stack_keeps_message_and_hint(tmp_path: Path) -> None:
     def refuse(_: Control) -> ControlAnswer:
         raise CliError("There is no node 'n9'.", "Known: n1.")
 
     found: list[ControlAnswer | Exception] = []
-    thread = asking(tmp_path, found)
+    thread = ask_in_thread(tmp_path, found)
     answer_questions(tmp_path, refuse)
     thread.join(10)
     (error,) = found
@@ -352,13 +352,13 @@ def test_what_the_stack_refuses_is_said_in_its_own_words(tmp_path: Path) -> None
     assert error.line() == "There is no node 'n9'. Known: n1."
 
 
-def test_an_unanswered_question_is_withdrawn(tmp_path: Path) -> None:
+def test_unanswered_control_request_is_withdrawn(tmp_path: Path) -> None:
     with pytest.raises(UnreachableError, match="did not answer"):
         ask_stack(tmp_path, Control(), deadline_s=0)
     assert not list((tmp_path / CONTROL_DIRECTORY).iterdir())
 
 
-def test_a_stack_that_does_not_start_leaves_its_last_words(tmp_path: Path) -> None:
+def test_failed_stack_start_reports_the_last_log_line(tmp_path: Path) -> None:
     (tmp_path / "stack.log").write_text("starting\nstele: No Java 17 or newer.\n\n")
     with pytest.raises(CliError) as raised:
         wait_ready(tmp_path, Ended(1), lambda _: None)
@@ -366,7 +366,7 @@ def test_a_stack_that_does_not_start_leaves_its_last_words(tmp_path: Path) -> No
     assert "No Java 17 or newer." in raised.value.line()
 
 
-def test_a_stack_that_was_killed_is_not_taken_for_the_one_that_starts(directory: Path) -> None:
+def test_ready_file_of_a_killed_stack_is_ignored(directory: Path) -> None:
     (directory / READY_FILE).write_text("")
     forget_dead(directory)
     told: list[object] = []
@@ -375,7 +375,7 @@ def test_a_stack_that_was_killed_is_not_taken_for_the_one_that_starts(directory:
     assert told == [None]
 
 
-def test_a_ready_stack_of_another_process_is_not_taken_for_the_one_that_starts(
+def test_ready_file_of_another_process_is_ignored(
     directory: Path,
 ) -> None:
     (directory / READY_FILE).write_text("")
@@ -386,7 +386,7 @@ def test_a_ready_stack_of_another_process_is_not_taken_for_the_one_that_starts(
     assert wait_ready(directory, Ended(1), told.append).pid == 1
 
 
-def test_a_stack_that_starts_in_the_foreground_forgets_what_a_killed_one_said(
+def test_foreground_start_deletes_files_of_a_killed_stack(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (directory / READY_FILE).write_text("")
@@ -401,7 +401,7 @@ def test_a_stack_that_starts_in_the_foreground_forgets_what_a_killed_one_said(
     assert said == [False, False]
 
 
-def test_a_stack_that_is_to_begin_with_a_dump_founds_nothing(
+def test_stack_that_begins_with_a_dump_does_not_found_a_cluster(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given = list[object]()
@@ -425,14 +425,14 @@ def test_a_stack_that_is_to_begin_with_a_dump_founds_nothing(
 
 @pytest.mark.parametrize("told", [False, True])
 @pytest.mark.parametrize("command", ["status", "why", "requests", "watch"])
-def test_a_stack_that_is_down_is_said_to_be_down_at_once(
+def test_commands_on_a_stopped_stack_fail_at_once(
     directory: Path,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
     command: str,
     told: bool,
 ) -> None:
-    """Also in a shell with the variables of ``stele stack env``."""
+    """The shell may have the variables of ``stele stack env``."""
     monkeypatch.setenv("STELE_DIR", str(directory))
     for name, value in STACK["environment"].items() if told else ():
         monkeypatch.setenv(name, value)
@@ -445,12 +445,12 @@ def test_a_stack_that_is_down_is_said_to_be_down_at_once(
     assert "again (" not in error
 
 
-def test_a_stack_that_is_down_hides_no_address_that_was_given(directory: Path) -> None:
+def test_url_option_is_used_even_if_the_stack_is_down(directory: Path) -> None:
     (directory / STACK_FILE).write_bytes(msgspec.json.encode({**STACK, "pid": 2**22 + 1}))
     assert find_places(("http://a:1",), directory, {}).urls == {"metadata-log": ("http://a:1",)}
 
 
-def test_a_stack_that_runs_is_not_forgotten(directory: Path) -> None:
+def test_running_stack_is_not_cleaned_up(directory: Path) -> None:
     with hold(directory), pytest.raises(CliError, match="runs over") as raised:
         forget_dead(directory)
     assert "To have what was left out (`--without`): `stele stack down`" in raised.value.hint
@@ -458,7 +458,7 @@ def test_a_stack_that_runs_is_not_forgotten(directory: Path) -> None:
 
 
 @pytest.mark.parametrize("cdc", [False, True])
-def test_the_connector_is_started_on_request(directory: Path, cdc: bool) -> None:
+def test_cdc_connector_is_started_only_on_request(directory: Path, cdc: bool) -> None:
     options = StackOptions(directory=directory, cdc=cdc)
     assert ("--cdc" in options.arguments()) is cdc
     names = [spec.name for spec in services_to_start(("placements",), cdc=options.cdc)]
@@ -466,7 +466,7 @@ def test_the_connector_is_started_on_request(directory: Path, cdc: bool) -> None
 
 
 @pytest.mark.parametrize("how", [[], ["--detach"]])
-def test_stack_up_without_java_says_what_to_install(
+def test_stack_up_without_java_names_what_to_install(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -482,7 +482,7 @@ def test_stack_up_without_java_says_what_to_install(
     assert not (tmp_path / "stack" / "kafka").exists()
 
 
-def test_stack_up_with_a_java_that_spark_cannot_use_says_so_before_anything_starts(
+def test_stack_up_fails_early_if_spark_has_no_suitable_java(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def find(need: java.Need) -> java.Java:
@@ -498,10 +498,10 @@ def test_stack_up_with_a_java_that_spark_cannot_use_says_so_before_anything_star
     assert not (tmp_path / "stack.log").exists()
 
 
-def test_a_stack_whose_nodes_of_before_are_refused_is_up_and_says_so(
+def test_stack_with_refused_nodes_is_up_and_reports_them(
     directory: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A node that is new has nothing that it could be refused for, and is not waited for."""
+    """A new node cannot be refused for its data, and is not waited for."""
     for name in ("n1", "n2", "n9"):
         (directory / "services" / name).mkdir(parents=True)
         (directory / "services" / name / "node.json").write_text("{}")
@@ -524,7 +524,7 @@ def test_a_stack_whose_nodes_of_before_are_refused_is_up_and_says_so(
     assert asked == ["n1", "n2"]
 
 
-def test_logs_of_an_unknown_process_name_the_known_ones(tmp_path: Path) -> None:
+def test_stack_logs_of_an_unknown_process_lists_known_names(tmp_path: Path) -> None:
     (tmp_path / "services" / "n1").mkdir(parents=True)
     (tmp_path / "services" / "n1" / "stderr.log").write_text("one\ntwo\nthree\n")
     assert tail_log(tmp_path, "n1", 2) == ["two", "three"]
@@ -533,7 +533,7 @@ def test_logs_of_an_unknown_process_name_the_known_ones(tmp_path: Path) -> None:
     assert "n1" in raised.value.hint
 
 
-def test_who_replaces_a_node_stands_where_that_one_was_added(
+def test_replacing_node_gets_the_dc_and_rack_of_the_replaced_node(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stack = Stack(tmp_path, nodes=3)
@@ -549,7 +549,7 @@ def test_who_replaces_a_node_stands_where_that_one_was_added(
 
 
 @pytest.mark.parametrize(("state", "refused"), [("normal", True), ("left", False)])
-def test_a_member_is_not_removed_from_a_stack_without_force(
+def test_member_is_removed_from_a_stack_only_with_force(
     directory: Path, server: Server, stele: Stele, state: str, refused: bool
 ) -> None:
     cluster(server, nodes=[{**NODES[0], "state": state}])
@@ -573,7 +573,7 @@ def test_a_member_is_not_removed_from_a_stack_without_force(
 
 
 @pytest.mark.parametrize(("deed", "name"), [("stop", "n1"), ("kill", "n1"), ("kill", "redis")])
-def test_what_is_down_is_started_again_by_a_command_that_names_the_same_stack(
+def test_stop_and_kill_print_the_start_command_of_the_same_stack(
     directory: Path, stele: Stele, deed: str, name: str
 ) -> None:
     (directory / STACK_FILE).write_bytes(msgspec.json.encode(STACK))
@@ -589,7 +589,7 @@ def test_what_is_down_is_started_again_by_a_command_that_names_the_same_stack(
     assert f"`stele stack start {name} --dir {directory}`" in found[0].out
 
 
-def test_who_starts_a_stack_without_a_terminal_is_told_how_far_it_is(directory: Path) -> None:
+def test_start_without_a_terminal_prints_its_steps(directory: Path) -> None:
     out = Console(file=io.StringIO(), force_terminal=False, width=200)
     (directory / READY_FILE).write_text("")
     tell = Teller(out)

@@ -40,10 +40,8 @@ def shown(out: str) -> list[int]:
     return [msgspec.json.decode(line)["epoch"] for line in out.splitlines()]
 
 
-def test_tail_goes_on_after_what_it_has_shown_without_gaps_or_doubles(
-    server: Server, stele: Stele
-) -> None:
-    """The streams end, repeat epochs, leave some out, and fail; the last answer ends it."""
+def test_tail_shows_each_epoch_once_over_broken_streams(server: Server, stele: Stele) -> None:
+    """Streams end, repeat epochs, skip epochs and fail. The last answer ends the command."""
     cluster(server, epoch=7)
     server.answer("GET", "/v1/epochs", [epoch(number, COLOUR) for number in range(1, 8)])
     server.stream("/v1/epochs", ": ping\n\n" + event(8, COLOUR) + event(9, COLOUR))
@@ -60,9 +58,7 @@ def test_tail_goes_on_after_what_it_has_shown_without_gaps_or_doubles(
     assert resumed == ["7", "9", "10", "10", "12"]
 
 
-def test_tail_gives_up_when_no_stream_brings_anything_for_so_long(
-    server: Server, stele: Stele
-) -> None:
+def test_tail_fails_if_no_stream_delivers_an_epoch_in_time(server: Server, stele: Stele) -> None:
     cluster(server, epoch=7)
     server.stream("/v1/epochs", event(9, COLOUR))
     ran = stele("log", "tail", "--last", "0", "--follow", "--timeout", "0.2")
@@ -70,7 +66,7 @@ def test_tail_gives_up_when_no_stream_brings_anything_for_so_long(
     assert "Streams end before epoch 8." in ran.err
 
 
-def test_tail_shows_only_the_facts_that_it_is_asked_for(server: Server, stele: Stele) -> None:
+def test_tail_shows_only_the_selected_facts(server: Server, stele: Stele) -> None:
     part = {"type": "Part", "staging_id": "s", "index": 0, "facts": [COLOUR, NODE]}
     cluster(server, epoch=7)
     path = "/v1/epochs/search"
@@ -89,7 +85,7 @@ def test_tail_shows_only_the_facts_that_it_is_asked_for(server: Server, stele: S
     ]
 
 
-def test_tail_says_who_and_what_on_a_line(server: Server, stele: Stele) -> None:
+def test_tail_prints_actor_and_change_on_one_line(server: Server, stele: Stele) -> None:
     cluster(server, epoch=1)
     server.answer("GET", "/v1/epochs", [epoch(1, COLOUR)])
     (line,) = stele("log", "tail").out.splitlines()
@@ -97,7 +93,7 @@ def test_tail_says_who_and_what_on_a_line(server: Server, stele: Stele) -> None:
 
 
 @pytest.mark.parametrize("command", ["tail", "search"])
-def test_the_reason_is_told_behind_who_gave_it(server: Server, stele: Stele, command: str) -> None:
+def test_reason_follows_the_actor(server: Server, stele: Stele, command: str) -> None:
     cluster(server, epoch=1)
     row = {**epoch(1, COLOUR), "reason": "blue was ugly"}
     server.answer("GET", "/v1/epochs", [row])
@@ -106,7 +102,7 @@ def test_the_reason_is_told_behind_who_gave_it(server: Server, stele: Stele, com
     assert line.endswith("  ada: blue was ugly  colour = red")
 
 
-def test_search_asks_on_until_it_has_enough_and_says_where_to_go_on(
+def test_search_reads_pages_until_the_limit_and_prints_the_next_epoch(
     server: Server, stele: Stele
 ) -> None:
     cluster(server, epoch=7)
@@ -129,8 +125,8 @@ def test_search_asks_on_until_it_has_enough_and_says_where_to_go_on(
     assert asked[0].keys() == {"about", "refused", "before", "limit"}, "what is empty is not asked"
 
 
-def test_search_about_a_name_that_nobody_has_says_so(server: Server, stele: Stele) -> None:
-    """A misspelt name would look as if it had no history."""
+def test_search_about_an_unknown_name_reports_it(server: Server, stele: Stele) -> None:
+    """Otherwise a misspelt name would look like a name without history."""
     cluster(server, epoch=7)
     table = {"table_id": "id-2", "keyspace_id": "id-1", "name": "books"}
     server.answer("GET", "/v1/tables", {**at(7), "tables": [table]})
@@ -145,7 +141,7 @@ def test_search_about_a_name_that_nobody_has_says_so(server: Server, stele: Stel
     assert "has the name" not in stele("log", "search", "--about", "id-of-what-was-dropped").out
 
 
-def test_search_as_json_has_all_that_was_found(server: Server, stele: Stele) -> None:
+def test_search_as_json_has_all_matches(server: Server, stele: Stele) -> None:
     path = "/v1/epochs/search"
     server.answer("GET", path, found(epoch(5, COLOUR), looked_at=50, next_before=5))
     server.answer("GET", path, found(looked_at=4))
@@ -195,7 +191,7 @@ def slice_of(first: int, last: int, next_from: int = 0) -> dict[str, Any]:
     }
 
 
-def test_stats_adds_up_what_each_call_counts(server: Server, stele: Stele) -> None:
+def test_stats_sums_the_counts_of_all_calls(server: Server, stele: Stele) -> None:
     cluster(server, epoch=7)
     server.answer("GET", "/v1/epochs/stats", slice_of(3, 4, next_from=5))
     server.answer("GET", "/v1/epochs/stats", slice_of(5, 7))
@@ -213,7 +209,7 @@ def test_stats_adds_up_what_each_call_counts(server: Server, stele: Stele) -> No
     assert "7.0 kB 7 9 join x" in lines
 
 
-def test_stats_of_everything_as_json(server: Server, stele: Stele) -> None:
+def test_stats_of_the_whole_log_as_json(server: Server, stele: Stele) -> None:
     cluster(server, epoch=7)
     server.answer("GET", "/v1/epochs/stats", slice_of(2, 7))
     shown = msgspec.json.decode(stele("log", "stats", "--all", "--json").out)
@@ -224,7 +220,7 @@ def test_stats_of_everything_as_json(server: Server, stele: Stele) -> None:
     assert shown["stats"]["total"] == {"epochs": 6, "size_bytes": 600}
 
 
-def test_moments_are_so_long_ago_or_a_date_or_a_time() -> None:
+def test_times_are_durations_dates_or_timestamps() -> None:
     now_ms = 1_700_000_000_000
     assert moment_ms("90s", "--since", now_ms) == now_ms - 90_000
     assert moment_ms("2023-11-14T22:13:20+00:00", "--since", 0) == now_ms
@@ -235,7 +231,7 @@ def test_moments_are_so_long_ago_or_a_date_or_a_time() -> None:
             moment_ms(wrong, "--until", now_ms)
 
 
-def test_progress_is_one_line_on_a_terminal_and_lines_at_times_elsewhere(
+def test_progress_is_one_line_on_a_terminal_and_periodic_lines_otherwise(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     class Terminal(io.StringIO):
@@ -258,7 +254,7 @@ def test_progress_is_one_line_on_a_terminal_and_lines_at_times_elsewhere(
 
 
 @pytest.mark.parametrize(("given", "meant"), [("join-n3", "join-n3-1"), ("forgotten", "forgotten")])
-def test_search_takes_the_beginning_of_a_request(
+def test_search_accepts_a_prefix_of_a_request_id(
     server: Server, stele: Stele, given: str, meant: str
 ) -> None:
     known = [request("done")] if given == "join-n3" else []

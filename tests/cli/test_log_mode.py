@@ -1,4 +1,4 @@
-"""``stele log freeze|single-user|thaw``: what they ask for, and what they and refused commands say."""
+"""``stele log freeze|single-user|thaw``: their commands and output, and errors of refused commands."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def topology(server: Server, commits: dict[str, Any]) -> None:
         (("thaw",), {"mode": "open", "actor": ""}),
     ],
 )
-def test_what_is_asked_for(
+def test_mode_commands_send_the_restriction(
     server: Server, stele: Stele, words: tuple[str, ...], command: dict[str, str]
 ) -> None:
     topology(server, {})
@@ -48,7 +48,7 @@ def test_what_is_asked_for(
     assert sent(server) == {"type": "restrict_commits", **command}
 
 
-def test_who_restricts_the_log_is_told_who_had_done_so_before(server: Server, stele: Stele) -> None:
+def test_mode_change_prints_the_previous_restriction(server: Server, stele: Stele) -> None:
     topology(server, FROZEN)
     server.answer("POST", "/v1/commands", OUTCOME)
     frozen = stele("log", "freeze", "--reason", "x").out.splitlines()
@@ -60,15 +60,13 @@ def test_who_restricts_the_log_is_told_who_had_done_so_before(server: Server, st
 
 
 @pytest.mark.parametrize("words", [("freeze",), ("single-user", "bob")])
-def test_nobody_is_kept_out_without_being_told_why(
-    server: Server, stele: Stele, words: tuple[str, ...]
-) -> None:
+def test_restriction_needs_a_reason(server: Server, stele: Stele, words: tuple[str, ...]) -> None:
     ran = stele("log", *words)
     assert ran.exit_code == 2 and "--reason" in ran.err
     assert not server.asked_for("/v1/commands")
 
 
-def test_a_command_that_is_not_taken_says_by_whom_why_and_what_to_type(
+def test_command_on_a_frozen_log_fails_with_the_reason_and_a_hint(
     server: Server, stele: Stele
 ) -> None:
     topology(server, FROZEN)

@@ -19,7 +19,7 @@ from stele.words.units import VisibleConsole
     ("size_bytes", "shown"),
     [(0, "0 B"), (999, "999 B"), (1000, "1.0 kB"), (56_700_000, "56.7 MB"), (2e12, "2.0 TB")],
 )
-def test_size(size_bytes: float, shown: str) -> None:
+def test_size_has_a_decimal_unit(size_bytes: float, shown: str) -> None:
     assert size(size_bytes) == shown
 
 
@@ -34,7 +34,7 @@ def test_size(size_bytes: float, shown: str) -> None:
         (float("inf"), "never"),
     ],
 )
-def test_duration(seconds: float | None, shown: str) -> None:
+def test_duration_has_two_units_at_most(seconds: float | None, shown: str) -> None:
     assert duration(seconds) == shown
 
 
@@ -43,7 +43,7 @@ def test_percent_of_nothing_is_empty() -> None:
     assert percent(1, 4) == "25.0 %"
 
 
-def test_replication_is_given_by_commas_or_again() -> None:
+def test_replication_takes_commas_or_repeated_options() -> None:
     assert parse_replication(("dc1=3,dc2=2",)) == ({"dc1": 3, "dc2": 2}, {})
     assert parse_replication(("dc1=3", "dc2=2")) == ({"dc1": 3, "dc2": 2}, {})
     for wrong in ("dc1:3", "dc1=", "r1,dc1=2", "=3"):
@@ -63,13 +63,13 @@ def test_replication_is_given_by_commas_or_again() -> None:
         ("dc1=0, dc2=r1, r2", {"dc1": 0}, {"dc2": ("r1", "r2")}),
     ],
 )
-def test_racks_are_named_in_the_place_of_a_number(
+def test_replication_takes_racks_instead_of_a_number(
     given: str, copies: dict[str, int], racks: dict[str, tuple[str, ...]]
 ) -> None:
     assert parse_replication((given,)) == (copies, racks)
 
 
-def test_replication_is_shown_as_it_is_given() -> None:
+def test_shown_replication_can_be_parsed_again() -> None:
     for wanted in (
         Replication({"dc1": 2, "dc2": 3}, {"dc1": ("r1", "r2")}),
         Replication({"dc1": 1}, {"dc1": ("1",)}),
@@ -80,9 +80,9 @@ def test_replication_is_shown_as_it_is_given() -> None:
         assert copies == {dc: rf for dc, rf in wanted.copies.items() if dc not in racks}
 
 
-@pytest.mark.parametrize("width", [80, 30], ids=["fits", "is folded"])
+@pytest.mark.parametrize("width", [80, 30], ids=["fits", "folded"])
 @pytest.mark.parametrize("strange", ["plain", "[bold]marked[/]", "two\nlines", "\u202ehidden"])
-def test_a_large_table_is_laid_out_like_a_small_one(
+def test_large_table_has_the_layout_of_a_small_one(
     width: int, strange: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def shown(many_rows: int) -> str:

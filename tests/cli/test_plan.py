@@ -1,4 +1,4 @@
-"""``stele plan``: what it asks, and how the answer looks."""
+"""``stele plan``: its requests and its output."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_a_plan_shows_steps_ranges_copies_bytes_and_time(server: Server, stele: 
         ),
     ],
 )
-def test_a_plan_takes_as_long_as_the_limit_makes_it(
+def test_estimated_time_respects_the_stream_limit(
     server: Server, stele: Stele, rate: float | None, takes: str
 ) -> None:
     server.answer("GET", "/v1/node", {**IDENTITY, "num_tokens": 2})
@@ -123,9 +123,7 @@ def test_a_plan_of_a_tablet_names_its_table(server: Server, stele: Stele) -> Non
     assert "tablets:" not in ran.out
 
 
-def test_a_plan_of_a_resize_says_that_no_data_moves_and_what_the_balancer_may_undo(
-    server: Server, stele: Stele
-) -> None:
+def test_resize_plan_warns_that_the_balancer_may_undo_it(server: Server, stele: Stele) -> None:
     world = with_table("a1 b1 c1", 4)
     found = answer_of(world, ResizeTable(TABLE, 8), {}, None)
     server.answer("POST", "/v1/plan", found)
@@ -151,9 +149,7 @@ def test_a_plan_of_a_resize_says_that_no_data_moves_and_what_the_balancer_may_un
     assert "the balancer may change it back to 4 tablets: it is small." in ran.out
 
 
-def test_a_plan_of_a_replication_change_has_the_keyspace_s_name(
-    server: Server, stele: Stele
-) -> None:
+def test_plan_of_a_replication_change_has_the_keyspace_name(server: Server, stele: Stele) -> None:
     world = three_nodes(rf=1)
     found = answer_of(world, KeyspaceRfChange("library", {"dc1": 2}), {}, None)
     server.answer("POST", "/v1/plan", found)
@@ -165,14 +161,14 @@ def test_a_plan_of_a_replication_change_has_the_keyspace_s_name(
     assert "\nkeyspace library: " in ran.out and "\nlibrary " in ran.out
 
 
-def test_what_is_not_known_is_called_unknown(server: Server, stele: Stele) -> None:
+def test_unknown_sizes_and_times_are_shown_as_unknown(server: Server, stele: Stele) -> None:
     server.answer("GET", "/v1/node", IDENTITY)
     server.answer("POST", "/v1/plan", answer_of(three_nodes(), join_of("a2", "a"), {}, None))
     ran = stele("plan", "join", server.url)
     assert "in all: unknown, time unknown (no rate was measured yet)" in ran.out
 
 
-def test_a_plan_that_fails_says_why_and_what_to_do(server: Server, stele: Stele) -> None:
+def test_infeasible_plan_shows_the_reason_and_a_hint(server: Server, stele: Stele) -> None:
     found = answer_of(three_nodes(rf=1), Remove(node_id="a1"), {}, None)
     server.answer("POST", "/v1/plan", found)
     ran = stele("plan", "remove", "a1")
@@ -188,7 +184,7 @@ def test_a_plan_that_fails_says_why_and_what_to_do(server: Server, stele: Stele)
         (60.0, "feasible, with a delay: decommission c1 would wait", "the cause is n3: is slow"),
     ],
 )
-def test_a_wait_that_ends_by_itself_delays_no_plan(
+def test_plan_shows_only_long_waits_as_a_delay(
     server: Server, stele: Stele, waited_s: float, first: str, delay: str
 ) -> None:
     blocker = BlockerAnswer("n3", "is slow", 0.1)
@@ -217,7 +213,7 @@ def test_several_removals_are_planned_as_one(server: Server, stele: Stele) -> No
     ]
 
 
-def test_a_refused_command_is_refused_with_its_hint(server: Server, stele: Stele) -> None:
+def test_plan_of_a_rejected_command_fails_with_the_hint(server: Server, stele: Stele) -> None:
     refusal = {"code": "too_few_nodes", "message": "2 would remain.", "hint": "Add a node first."}
     server.answer("POST", "/v1/plan", refusal, status=409)
     ran = stele("plan", "decommission", "n1")
@@ -235,16 +231,14 @@ def test_a_plan_as_json_is_the_answer(server: Server, stele: Stele) -> None:
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_a_plan_takes_what_its_command_takes_but_for_the_options_of_a_change(
-    stele: Stele, name: str
-) -> None:
+def test_plan_commands_have_no_options_of_changes(stele: Stele, name: str) -> None:
     shown = stele("plan", name, "--help").out
     assert "--rate" in shown and "--json" in shown and "--url" in shown
     assert "--reason" not in shown and "--wait" not in shown
 
 
-def test_every_operation_has_a_command_that_can_be_planned(server: Server, stele: Stele) -> None:
-    """By what each subcommand sends: a new operation is to be planned too."""
+def test_every_operation_has_a_plan_command(server: Server, stele: Stele) -> None:
+    """Each subcommand sends a command. A new operation needs a subcommand."""
     server.answer("GET", "/v1/node", IDENTITY)
     server.answer("POST", "/v1/plan", {"code": "no", "message": "No."}, status=409)
     arguments = {
@@ -270,5 +264,5 @@ def test_every_operation_has_a_command_that_can_be_planned(server: Server, stele
 
 
 def _moves(operation: Operation) -> bool:
-    """It has its own command, and goes through states or declares nodes dead: there is something to plan."""
+    """Return whether an operation has a command, and has states or declares nodes dead."""
     return operation.command is not None and (bool(operation.states) or operation.excludes_only)

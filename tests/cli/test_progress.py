@@ -1,4 +1,4 @@
-"""Commands that take minutes show progress: on standard error, and not in results."""
+"""Commands that take minutes show progress on standard error, not in results."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tests.polling import wait_until
 FIGURES: Any = {each.name: 0 for each in fields(Run) if each.type in (int, float)}
 
 
-def test_a_line_says_how_many_of_how_many_and_what_runs() -> None:
+def test_progress_line_counts_steps_and_names_running_ones() -> None:
     steps = ProgressSteps("seeds", map(str, range(10, 20)), jobs=5)
     assert re.sub(r"[0-9.]+ s,", "T", steps.line()) == (
         "0 of 10 seeds in T running: 10, 11, 12 and 2 more"
@@ -40,13 +40,15 @@ def test_a_line_says_how_many_of_how_many_and_what_runs() -> None:
     assert "8 of 10 seeds" in steps.line() and steps.line().endswith("running: 18, 19")
 
 
-def test_the_time_is_the_machines_and_not_the_simulators(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress_time_is_real_time_in_the_simulator(monkeypatch: pytest.MonkeyPatch) -> None:
     steps = ProgressSteps("seeds", ["1"], jobs=1)
     monkeypatch.setattr(time, "monotonic", lambda: -1000.0)
     assert "1 seeds in 0." in steps.line()
 
 
-def test_a_line_of_a_terminal_is_written_over_and_goes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress_line_on_a_terminal_is_overwritten_and_erased(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     written = io.StringIO()
     out = VisibleConsole(file=written, force_terminal=True, width=80)
     monkeypatch.setattr(progress, "error_console", lambda: out)
@@ -77,17 +79,17 @@ def slow(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) ->
     return told
 
 
-def until_told(told: list[str], count: int, name: str) -> None:
+def wait_until_reported(told: list[str], count: int, name: str) -> None:
     begins, ends = f"{count} of ", f"running: {name}"
     wait_until(lambda: any(x.startswith(begins) and x.endswith(ends) for x in told), name, 90)
 
 
 @pytest.mark.parametrize("json", [(), ("--json",)])
-def test_a_sweep_says_how_far_it_is(
+def test_sweep_shows_progress(
     stele: Stele, slow: list[str], monkeypatch: pytest.MonkeyPatch, json: tuple[str, ...]
 ) -> None:
     def run(seed: int) -> Run:
-        until_told(slow, seed - 3, str(seed))
+        wait_until_reported(slow, seed - 3, str(seed))
         return Run(
             profile="", failure=None, trace_hash="", finished={}, **{**FIGURES, "seed": seed}
         )
@@ -100,13 +102,13 @@ def test_a_sweep_says_how_far_it_is(
         assert msgspec.json.decode(ran.out)["seeds"] == 3
 
 
-def test_a_hunt_says_which_bug_it_is_after(
+def test_hunt_shows_the_current_bug(
     stele: Stele, slow: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     names = ["reads-stale", "writes-stale"]
 
     def hunt(name: str, most: int) -> Found:
-        until_told(slow, names.index(name), name)
+        wait_until_reported(slow, names.index(name), name)
         return Found(mutant=name, rule="", runs=most, seed=1)
 
     monkeypatch.setattr(sweep, "hunt", hunt)
@@ -116,7 +118,7 @@ def test_a_hunt_says_which_bug_it_is_after(
     assert [each["mutant"] for each in msgspec.json.decode(ran.out)] == names
 
 
-def test_the_kit_says_which_scene_it_plays(
+def test_conformance_kit_shows_the_current_scene(
     stele: Stele, slow: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     first, second = map(name_of, SCENES[:2])
@@ -124,7 +126,7 @@ def test_the_kit_says_which_scene_it_plays(
     async def played(*arguments: object) -> Result:
         on_scene = cast("Callable[[str, tuple[Broken, ...]], None]", arguments[3])
         for count, scene in enumerate((first, second), 1):
-            until_told(slow, count, scene)
+            wait_until_reported(slow, count, scene)
             on_scene(scene, ())
         return Result(scenes=(first, second), broken=())
 

@@ -75,7 +75,7 @@ COMMANDS = [["status"], ["nodes"], ["ring"], ["requests"], ["keyspace", "list"]]
 
 
 def under_way(server: Server, progress: dict[str, Any] = PROGRESS) -> None:
-    """n3 joins and streams, and n2 delays it."""
+    """Answer with a join of n3 that streams, and is delayed by n2."""
     running = request("running", actor="ada", reason="more room")
     cluster(server, requests=[running], transitions=[STREAMING])
     server.answer("GET", "/guard/v1/nodes", LIVENESS)
@@ -123,7 +123,7 @@ def test_no_command_fetches_the_whole_state(
     assert not server.asked_for("/v1/state")
 
 
-def test_the_state_of_a_node_says_how_it_left() -> None:
+def test_state_of_a_left_node_shows_how_it_left() -> None:
     world = nodes_that_left()
     told = {node.node_id: node.departure for node in overview(world.image).nodes}
     assert {name: how for name, how in told.items() if how} == {
@@ -134,7 +134,7 @@ def test_the_state_of_a_node_says_how_it_left() -> None:
     }
 
 
-def test_how_a_node_left_is_read_in_the_history_once_the_state_forgot_it(
+def test_departure_of_a_node_is_read_from_its_request_in_the_log(
     server: Server, stele: Stele
 ) -> None:
     gone = {**NODES[0], "node_id": "n3", "state": "left", "tokens": [], "request_id": "r-3"}
@@ -160,7 +160,9 @@ def test_pages_are_followed_to_the_last(server: Server, stele: Stele) -> None:
     assert server.asked_for("/v1/nodes")[1].query["cursor"] == ["more"]
 
 
-def test_status_shows_transitions_their_bytes_and_who_is_down(server: Server, stele: Stele) -> None:
+def test_status_shows_transitions_streamed_bytes_and_down_nodes(
+    server: Server, stele: Stele
+) -> None:
     under_way(server)
     ran = stele("status")
     assert ran.exit_code == 1  # n2 is down
@@ -174,12 +176,12 @@ def test_status_shows_transitions_their_bytes_and_who_is_down(server: Server, st
         assert part in ran.out
 
 
-def test_status_of_a_cluster_at_rest_says_so(server: Server, stele: Stele) -> None:
+def test_status_of_an_idle_cluster_has_no_operations(server: Server, stele: Stele) -> None:
     cluster(server)
     assert "nothing is under way" in stele("status").out
 
 
-def test_status_shows_what_the_metadata_log_reports_of_itself(server: Server, stele: Stele) -> None:
+def test_status_shows_the_health_reason_of_the_metadata_log(server: Server, stele: Stele) -> None:
     cluster(server)
     assert "copy" not in stele("status").out
     reason = "Topic stele.books.epochs: it has 1 copy."
@@ -189,7 +191,7 @@ def test_status_shows_what_the_metadata_log_reports_of_itself(server: Server, st
     assert msgspec.json.decode(stele("status", "--json").out)["notice"] == reason
 
 
-def test_nodes_shows_what_each_holds_of_each_keyspace(server: Server, stele: Stele) -> None:
+def test_nodes_shows_the_share_of_each_keyspace(server: Server, stele: Stele) -> None:
     cluster(server)
     ran = stele("nodes")
     assert "holds library" in ran.out
@@ -213,9 +215,7 @@ def node_view(node_id: str, host_id: str = "", **stored: int) -> dict[str, Any]:
     }
 
 
-def test_nodes_says_in_bytes_what_each_stores_of_each_keyspace(
-    server: Server, stele: Stele
-) -> None:
+def test_nodes_shows_the_stored_bytes_of_each_keyspace(server: Server, stele: Stele) -> None:
     n1, n2 = ({**node, "address": f"{server.url}/{node['node_id']}"} for node in NODES)
     empty = {**KEYSPACE, "keyspace_id": "id-2", "name": "films"}
     cluster(server, nodes=[n1, n2], keyspaces=[KEYSPACE, empty], tables=[])
@@ -230,7 +230,7 @@ def test_nodes_says_in_bytes_what_each_stores_of_each_keyspace(
     assert shown["stored_bytes"] == {"films": {"n1": 0}, "library": {"n1": 57_300}}
 
 
-def test_nodes_counts_the_data_of_a_keyspace_s_tables(server: Server, stele: Stele) -> None:
+def test_nodes_adds_the_data_of_tables_to_their_keyspace(server: Server, stele: Stele) -> None:
     tables: list[dict[str, Any]] = [
         {"table_id": "t-1", "keyspace_id": "id-1", "name": "books", "truncated_version": 4},
         {"table_id": "t-2", "keyspace_id": "id-2", "name": "other"},
@@ -243,7 +243,7 @@ def test_nodes_counts_the_data_of_a_keyspace_s_tables(server: Server, stele: Ste
 
 
 @pytest.mark.parametrize("stranger", [node_view("n9", id_1=1), node_view("n1", "other", id_1=1)])
-def test_who_answers_at_a_nodes_address_and_is_not_it_is_not_believed(
+def test_answer_of_another_node_at_the_address_is_ignored(
     server: Server, stele: Stele, stranger: dict[str, Any]
 ) -> None:
     cluster(server, nodes=[{**NODES[0], "address": f"{server.url}/n1"}])
@@ -258,9 +258,7 @@ def test_nodes_does_not_wait_for_a_node_that_is_down(server: Server, stele: Stel
     assert not server.asked_for("/n2/v1/node")
 
 
-def test_nodes_of_the_past_are_shown_without_what_is_known_of_now_alone(
-    server: Server, stele: Stele
-) -> None:
+def test_nodes_of_a_past_epoch_have_no_liveness_and_sizes(server: Server, stele: Stele) -> None:
     cluster(server, nodes=[{**NODES[0], "address": f"{server.url}/n1"}, NODES[1]], tables=[])
     server.answer("GET", "/guard/v1/nodes", LIVENESS)
     server.answer("GET", "/n1/v1/node", node_view("n1", id_1=57_300))
@@ -290,7 +288,7 @@ def test_ring_marks_replicas_that_are_only_written(server: Server, stele: Stele)
     }
 
 
-def test_ring_asks_for_no_more_than_it_shows(server: Server, stele: Stele) -> None:
+def test_ring_requests_only_the_ranges_that_it_shows(server: Server, stele: Stele) -> None:
     cluster(server)
     server.answers.pop(("GET", "/v1/placements"))
     placement = {"placement": "dc1:1", "keyspaces": ["library"], "ranges": 5, "rows": ROWS}
@@ -311,16 +309,14 @@ def test_ring_shows_the_range_of_a_key(server: Server, stele: Stele) -> None:
     assert stele("ring", "library", "--limit", "-1").exit_code == 2
 
 
-def test_ring_of_an_unknown_keyspace_names_those_that_are_known(
-    server: Server, stele: Stele
-) -> None:
+def test_ring_of_an_unknown_keyspace_lists_known_keyspaces(server: Server, stele: Stele) -> None:
     cluster(server)
     ran = stele("ring", "cellar")
     assert ran.exit_code == 1, "the command line is right, the keyspace is not there"
     assert "library" in ran.err
 
 
-def test_a_refusal_says_who_asked_for_what_and_gave_which_reason() -> None:
+def test_refusal_text_has_command_actor_and_reason() -> None:
     fact = {"type": "CommandRefused", "command": "leave", "code": "too_few_nodes"}
     fact |= {"actor": "ada", "reason": "its disk is old", "message": "2 nodes would remain."}
     assert fact_words(fact) == (
@@ -350,7 +346,7 @@ def test_unfinished_requests_as_json_are_what_the_table_shows(server: Server, st
     assert server.asked_for("/v1/requests")[0].query["unfinished"] == ["true"]
 
 
-def test_a_list_is_shown_in_each_form(
+def test_list_is_printed_in_each_output_format(
     server: Server, stele: Stele, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "60")
@@ -372,8 +368,8 @@ def test_a_list_is_shown_in_each_form(
     assert id_[:13] in short and id_ not in short
 
 
-def test_the_newest_requests_are_shown_and_the_others_counted(server: Server, stele: Stele) -> None:
-    """The ids are those of the order in which they were asked for."""
+def test_newest_requests_are_shown_and_others_counted(server: Server, stele: Stele) -> None:
+    """Ids have the order of the requests."""
     many = [
         request("done", request_id=f"r-{n}", submitted_epoch=n, submitted_at_ms=1_000 * n)
         for n in (1, 2, 3)
@@ -387,12 +383,12 @@ def test_the_newest_requests_are_shown_and_the_others_counted(server: Server, st
     assert "r-1" not in since and "r-2" in since and "r-3" in since
 
 
-def test_the_list_of_requests_says_since_when_it_has_them_all(server: Server, stele: Stele) -> None:
+def test_list_of_requests_shows_that_it_is_complete(server: Server, stele: Stele) -> None:
     cluster(server)
     assert "goes back to the beginning of the log" in stele("requests").out
 
 
-def test_the_list_of_requests_says_what_it_lacks(server: Server, stele: Stele) -> None:
+def test_list_of_requests_shows_which_requests_are_missing(server: Server, stele: Stele) -> None:
     cut_off = {**at(7), "requests": [], "since_epoch": 4, "since_ms": 1_000}
     server.answer("GET", "/v1/requests", cut_off)
     server.answer("GET", "/v1/nodes", {**at(7), "nodes": []})
@@ -404,7 +400,7 @@ def test_the_list_of_requests_says_what_it_lacks(server: Server, stele: Stele) -
 
 
 @pytest.mark.parametrize("command", [("why",), ("cancel",), ("request", "show")])
-def test_a_node_in_the_place_of_a_request_is_answered_with_what_to_type(
+def test_node_name_instead_of_a_request_id_gives_a_hint(
     server: Server, stele: Stele, command: tuple[str, ...]
 ) -> None:
     cluster(server)
@@ -431,14 +427,14 @@ def test_ids_are_never_broken_over_lines(
         assert long in shown and gone in shown, columns
 
 
-def test_a_drop_shows_the_name_of_its_keyspace(server: Server, stele: Stele) -> None:
+def test_drop_request_shows_the_keyspace_name(server: Server, stele: Stele) -> None:
     drop = request("pending", kind="drop_keyspace", node_id="", keyspace_id="id-1")
     cluster(server, requests=[drop], keyspaces=[{**KEYSPACE, "dropped_version": 4}])
     assert "drop_keyspace library" in stele("requests").out
     assert "is being dropped" in stele("keyspace", "list").out
 
 
-def test_a_keyspace_whose_replication_changes_shows_to_what(server: Server, stele: Stele) -> None:
+def test_keyspace_with_a_replication_change_shows_the_target(server: Server, stele: Stele) -> None:
     kind = {"kind": "keyspace_rf_change", "node_id": "", "keyspace_id": "id-1"}
     asked = request("running", **kind, replication={"dc1": 3, "dc2": 2})
     cluster(server, requests=[asked], keyspaces=[{**KEYSPACE, "placement": asked["request_id"]}])
@@ -453,7 +449,7 @@ def test_a_keyspace_whose_replication_changes_shows_to_what(server: Server, stel
     assert "its replication changes" in stele("keyspace", "list").out
 
 
-def test_request_show_takes_the_beginning_of_an_id(server: Server, stele: Stele) -> None:
+def test_request_show_accepts_a_prefix_of_an_id(server: Server, stele: Stele) -> None:
     done = request("done", finished_epoch=9, submitted_at_ms=1_000, finished_at_ms=3_500)
     cluster(server, requests=[done])
     ran = stele("request", "show", "join-n3")
@@ -461,7 +457,7 @@ def test_request_show_takes_the_beginning_of_an_id(server: Server, stele: Stele)
     assert "2.5 s" in ran.out
 
 
-def test_the_history_of_a_tablet_says_which_one_moves_where_and_why() -> None:
+def test_history_of_a_tablet_move_has_source_target_and_reason() -> None:
     world = with_table("a1 b1 c1", 4)
     source, *_ = replicas = tablets(world)[0].reads
     (target,) = {"a1", "b1", "c1"} - {*replicas}
@@ -486,7 +482,7 @@ def test_the_history_of_a_tablet_says_which_one_moves_where_and_why() -> None:
     assert not any(table_id in line for line in lines)
 
 
-def test_the_history_and_the_diff_show_altered_options_before_and_after() -> None:
+def test_history_and_diff_show_options_before_and_after() -> None:
     world = with_table("a1 b1 c1", 4)
     options = TableOptions(min_tablet_count=4, max_tablet_count=4)
     assert world.apply(AlterTable(TABLE, options)) is None
@@ -503,7 +499,7 @@ def test_the_history_and_the_diff_show_altered_options_before_and_after() -> Non
     ]
 
 
-def test_a_diff_counts_ranges_whose_version_alone_changed_and_names_changed_columns() -> None:
+def test_diff_counts_ranges_with_only_a_new_version() -> None:
     rows = [{"start": n, "end": n + 9, "reads": ["a"], "writes": ["a"]} for n in (0, 9)]
     moved = {**rows[1], "reads": ["b"], "writes": ["b"], "version": 5}
     removed = [{**row, "version": 4} for row in rows]
@@ -522,7 +518,7 @@ def test_a_diff_counts_ranges_whose_version_alone_changed_and_names_changed_colu
     ]
 
 
-def test_every_kind_of_fact_has_words() -> None:
+def test_every_kind_of_fact_has_a_text() -> None:
     in_snapshots_only = {
         DecidedGeneration,
         DecidedRequests,
@@ -533,7 +529,7 @@ def test_every_kind_of_fact_has_words() -> None:
     assert {fact.__name__ for fact in {*FACTS} - in_snapshots_only} == {*IN_WORDS}
 
 
-def test_epochs_shows_the_last_changes_in_words_and_hides_barriers(
+def test_epochs_shows_the_last_changes_as_text_and_hides_barriers(
     server: Server, stele: Stele
 ) -> None:
     cluster(server, epoch=42)
@@ -562,7 +558,7 @@ def test_epochs_shows_the_last_changes_in_words_and_hides_barriers(
 
 
 @pytest.mark.parametrize("width", [40, 60, 80, 129, 130, 200])
-def test_an_id_in_an_epoch_is_on_one_line_at_any_width(
+def test_ids_in_epochs_are_not_broken_at_any_width(
     server: Server, stele: Stele, monkeypatch: pytest.MonkeyPatch, width: int
 ) -> None:
     monkeypatch.setenv("COLUMNS", str(width))
@@ -578,7 +574,7 @@ def test_an_id_in_an_epoch_is_on_one_line_at_any_width(
     assert all(i in ran.out for i in ids), ran.out
 
 
-def test_epochs_are_found_by_who_did_what_to_whom_and_when(server: Server, stele: Stele) -> None:
+def test_epochs_are_filtered_by_actor_command_node_and_time(server: Server, stele: Stele) -> None:
     cluster(server)
     rows = [{"epoch": e, "command": "join", "facts": [{"type": "Odd"}]} for e in (6, 2)]
     found = {"newest": 7, "looked_at": 7, "next_before": 0, "epochs": rows}
@@ -602,7 +598,7 @@ def test_epochs_are_found_by_who_did_what_to_whom_and_when(server: Server, stele
 
 
 @pytest.mark.parametrize("where", [["--last", "5"], ["--from", "3", "--last", "5"]])
-def test_epochs_that_come_in_two_parts_are_all_shown(
+def test_epochs_of_several_pages_are_all_shown(
     server: Server, stele: Stele, where: list[str]
 ) -> None:
     cluster(server, epoch=7)
@@ -615,7 +611,7 @@ def test_epochs_that_come_in_two_parts_are_all_shown(
     assert asked == [(["3"], ["5"]), (["6"], ["2"])]
 
 
-def test_no_answer_is_asked_to_hold_more_epochs_than_it_may(server: Server, stele: Stele) -> None:
+def test_pages_of_epochs_respect_the_limit_of_the_service(server: Server, stele: Stele) -> None:
     cluster(server, epoch=1500)
     rows = [{"epoch": epoch, "command": "noop", "facts": []} for epoch in range(1, 1501)]
     for part in (rows[:1000], rows[1000:]):
@@ -626,7 +622,7 @@ def test_no_answer_is_asked_to_hold_more_epochs_than_it_may(server: Server, stel
     assert limits == [["1000"], ["500"]]
 
 
-def test_diff_signs_what_is_new_gone_and_changed(server: Server, stele: Stele) -> None:
+def test_diff_marks_added_removed_and_changed_rows(server: Server, stele: Stele) -> None:
     row = {"start": 1, "end": 2, "reads": ["n1"], "writes": ["n1", "n2"]}
     server.answer(
         "GET",
@@ -658,7 +654,7 @@ def test_diff_signs_what_is_new_gone_and_changed(server: Server, stele: Stele) -
     ]
 
 
-def test_watch_goes_on_where_a_broken_stream_ended(server: Server, stele: Stele) -> None:
+def test_watch_resumes_after_a_broken_stream(server: Server, stele: Stele) -> None:
     cluster(server, epoch=3)
 
     def event(epoch: int) -> str:
@@ -677,20 +673,20 @@ def test_watch_goes_on_where_a_broken_stream_ended(server: Server, stele: Stele)
     assert not server.asked_for("/v1/state")
 
 
-def test_watch_says_who_asked_and_why(server: Server, stele: Stele) -> None:
+def test_watch_shows_actor_and_reason(server: Server, stele: Stele) -> None:
     cluster(server, epoch=3)
     row = '{"epoch": 4, "command": "join", "actor": "ada", "reason": "more room", "facts": []}'
     server.stream("/v1/epochs", f"id: 4\ndata: {row}\n\n")
     assert "ada: more room" in stele("watch", "--count", "1", "--barriers").out
 
 
-def test_names_are_sorted_as_people_count() -> None:
+def test_names_are_sorted_by_their_numbers() -> None:
     names = ["n10", "n2", "a", "n1b3", "n1b", "n", "b-2-1", "b-10", "10", "9"]
     counted = ["9", "10", "a", "b-2-1", "b-10", "n", "n1b", "n1b3", "n2", "n10"]
     assert sorted(names, key=as_counted) == counted
 
 
-def test_a_coordinator_that_does_not_answer_is_told_and_one_of_no_address_is_not(
+def test_status_reports_a_silent_coordinator_only_if_its_address_is_known(
     server: Server, stele: Stele, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cluster(server)

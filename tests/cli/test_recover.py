@@ -1,4 +1,4 @@
-"""``stele recover``: the processes that it asks, its choice of a source, and the dry run."""
+"""``stele recover``: the processes that it reads, its choice of a source, and the dry run."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def history(replica_id: str, node: str, states: dict[int, str] = STATES) -> Hist
 
 @pytest.fixture
 def replicas(server: Server, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Two replicas of one history; their nodes are elsewhere."""
+    """Return the addresses of two replicas with the same history."""
     urls = [f"{server.url}/one", f"{server.url}/two"]
     monkeypatch.setenv("STELE_CATCH_UP_URLS", ",".join(urls))
     monkeypatch.setenv("STELE_URL", f"{server.url}/log")
@@ -54,15 +54,15 @@ def replicas(server: Server, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return urls
 
 
-def asked_of(server: Server) -> set[str]:
+def paths_read(server: Server) -> set[str]:
     return {asked.path.split("/v1/")[0] for asked in server.asked}
 
 
 @pytest.mark.parametrize("address", ("http://ä_b:7100", "http://xn--a", "http://a b"))
-def test_a_node_whose_address_no_client_takes_is_one_that_does_not_answer(
+def test_node_with_an_invalid_address_counts_as_silent(
     server: Server, stele: Stele, monkeypatch: pytest.MonkeyPatch, address: str
 ) -> None:
-    """An older release may have taken it into the log."""
+    """An older release may have accepted the address into the log."""
     monkeypatch.setenv("STELE_CATCH_UP_URLS", f"{server.url}/one")
     server.answer("GET", "/one/v1/history", history("cu-one", address))
     server.answer("POST", f"/one{CHECK}", {})
@@ -70,7 +70,7 @@ def test_a_node_whose_address_no_client_takes_is_one_that_does_not_answer(
     assert done.exit_code == 0, done
 
 
-def test_a_dry_run_is_refused_in_the_words_of_the_recovery(
+def test_dry_run_fails_with_the_message_of_the_recovery(
     server: Server, stele: Stele, replicas: list[str]
 ) -> None:
     server.answers["POST", f"/one{CHECK}"].clear()
@@ -87,7 +87,7 @@ def test_a_dry_run_is_refused_in_the_words_of_the_recovery(
     assert recovered.query["told_epoch"] == ["3"]
 
 
-def test_the_history_says_who_recovered_and_why(
+def test_recovery_records_actor_and_reason(
     server: Server, stele: Stele, replicas: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("STELE_ACTOR", "ada")
@@ -99,7 +99,7 @@ def test_the_history_says_who_recovered_and_why(
     assert [each["reason"] for each in asked] == [["it is lost"]] * 2
 
 
-def test_each_phase_is_named_on_standard_error_as_it_begins(
+def test_each_phase_is_printed_to_stderr_when_it_begins(
     server: Server, stele: Stele, replicas: list[str]
 ) -> None:
     answer = RecoveredAnswer(
@@ -122,7 +122,7 @@ def test_each_phase_is_named_on_standard_error_as_it_begins(
     ]
 
 
-def test_a_dry_run_says_what_it_could_not_look_at(
+def test_dry_run_reports_what_was_not_checked(
     server: Server, stele: Stele, replicas: list[str]
 ) -> None:
     assert "not checked" not in stele("recover", "--dry-run").out
@@ -137,7 +137,7 @@ def test_a_dry_run_says_what_it_could_not_look_at(
 
 
 @pytest.mark.parametrize("take", ["cu-two", "{url}/two", "cu-two ({url}/two)"])
-def test_a_source_is_taken_by_its_name_its_id_or_its_address(
+def test_source_is_selected_by_name_id_or_address(
     server: Server, stele: Stele, replicas: list[str], take: str
 ) -> None:
     ran = stele("recover", "--dry-run", "--take", take.format(url=server.url))
@@ -146,7 +146,7 @@ def test_a_source_is_taken_by_its_name_its_id_or_its_address(
     assert len(server.asked_for(f"/two{CHECK}")) == 1
 
 
-def test_an_id_of_two_replicas_names_none_and_so_does_one_of_nobody(
+def test_ambiguous_or_unknown_source_id_is_a_usage_error(
     server: Server, stele: Stele, replicas: list[str]
 ) -> None:
     server.answers["GET", "/two/v1/history"].clear()
@@ -159,7 +159,7 @@ def test_an_id_of_two_replicas_names_none_and_so_does_one_of_nobody(
     assert "No source is called 'cu-three'" in ran.err
 
 
-def test_two_histories_are_told_with_the_option_that_decides(
+def test_diverging_histories_need_a_chosen_source(
     server: Server, stele: Stele, replicas: list[str]
 ) -> None:
     server.answers["GET", "/two/v1/history"].clear()
@@ -170,10 +170,10 @@ def test_two_histories_are_told_with_the_option_that_decides(
 
 
 @pytest.mark.parametrize("second", ["the same", "another", "unknown", "silent"])
-def test_a_shorter_history_is_compared_before_the_longest_is_taken(
+def test_shorter_history_is_compared_with_the_longest(
     server: Server, stele: Stele, replicas: list[str], second: str
 ) -> None:
-    """By themselves replicas tell of their newest epochs alone."""
+    """Without a request for more, replicas report only their newest epochs."""
     short, long = {3: "03" * 16}, {8: "08" * 16, 9: "09" * 16}
     more = {"the same": short, "another": {3: "04" * 16}}.get(second, {})
     for name, told in (("one", [short]), ("two", [long, long | more])):
@@ -182,7 +182,7 @@ def test_a_shorter_history_is_compared_before_the_longest_is_taken(
             server.answer("GET", f"/{name}/v1/history", history(f"cu-{name}", "", states))
     if second == "silent":
         server.answers["GET", "/two/v1/history"].pop()
-        silent_from_now_on(server, "two")
+        becomes_silent(server, "two")
     ran = stele("recover", "--dry-run")
     assert server.asked_for("/two/v1/history")[-1].query == {"epochs": ["3"]}
     if second == "the same":
@@ -195,7 +195,7 @@ def test_a_shorter_history_is_compared_before_the_longest_is_taken(
     assert "--take" in ran.err
 
 
-def test_who_is_taken_though_nobody_can_tell_is_told_so(
+def test_chosen_source_reports_replicas_of_an_unproven_history(
     server: Server, stele: Stele, replicas: list[str]
 ) -> None:
     server.answers["GET", "/two/v1/history"].clear()
@@ -207,10 +207,10 @@ def test_who_is_taken_though_nobody_can_tell_is_told_so(
 
 
 @pytest.mark.parametrize("state", ("later", "the same", "another", "silent"))
-def test_a_replica_that_only_the_log_names_is_asked_and_recovers_nothing(
+def test_replica_known_only_from_the_log_is_read_but_does_not_recover(
     server: Server, stele: Stele, replicas: list[str], state: str
 ) -> None:
-    """It may be of the cluster whose backup this one was made of."""
+    """The replica may belong to the cluster whose backup was restored here."""
     url = f"{server.url}/three"
     members = {"cu-one": "http://127.0.0.1:9", "cu-three": url}
     server.answers["GET", "/one/v1/history"].clear()
@@ -235,26 +235,24 @@ def test_a_replica_that_only_the_log_names_is_asked_and_recovers_nothing(
     assert "/three" not in {asked.path for asked in server.asked if "recover" in asked.path}
 
 
-def with_a_hole(replica_id: str) -> HistoryAnswer:
-    """The epochs 4 and 5 are behind what another replica has, and a file before them is damaged. Epoch 4 tells
-    which state it follows.
-    """
+def history_with_gap(replica_id: str) -> HistoryAnswer:
+    """Return a history with epochs 4 and 5 after a damaged file. Epoch 4 contains the state id before it."""
     states = {2: "02" * 16, 3: "03" * 16, 4: "04" * 16, 5: "05" * 16}
     return msgspec.structs.replace(history(replica_id, "", states), last_image=2)
 
 
-def with_a_wide_hole(replica_id: str) -> HistoryAnswer:
-    """Epoch 5 alone is left of what is behind the damaged file."""
+def history_with_wide_gap(replica_id: str) -> HistoryAnswer:
+    """Return a history with only epoch 5 after a damaged file."""
     states = {2: "02" * 16, 4: "04" * 16, 5: "05" * 16}
     return msgspec.structs.replace(history(replica_id, "", states), last_image=2)
 
 
-def in_one_piece(replica_id: str) -> HistoryAnswer:
+def complete_history(replica_id: str) -> HistoryAnswer:
     return history(replica_id, "", {epoch: f"{epoch:02}" * 16 for epoch in (2, 3, 4, 5)})
 
 
-def first_with_a_hole(
-    server: Server, then: HistoryAnswer, hole: Callable[[str], HistoryAnswer] = with_a_hole
+def second_replica_begins_with_gap(
+    server: Server, then: HistoryAnswer, hole: Callable[[str], HistoryAnswer] = history_with_gap
 ) -> None:
     for name, states in (("one", {2: "02" * 16, **STATES}), ("two", {})):
         server.answers["GET", f"/{name}/v1/history"].clear()
@@ -275,10 +273,10 @@ def first_with_a_hole(
         server.answer("POST", f"/{name}/v1/recover", recovered)
 
 
-def test_epochs_behind_a_damaged_file_are_waited_for(
+def test_recovery_waits_for_epochs_after_a_damaged_file(
     server: Server, stele: Stele, replicas: list[str]
 ) -> None:
-    first_with_a_hole(server, in_one_piece("cu-two"))
+    second_replica_begins_with_gap(server, complete_history("cu-two"))
     ran = stele("recover", "--reason", "it is lost", "--no-wait")
     assert ran.exit_code == 0, ran.err
     assert (
@@ -290,18 +288,18 @@ def test_epochs_behind_a_damaged_file_are_waited_for(
     assert asked.query["epoch"] == ["5"]
 
 
-def silent_from_now_on(server: Server, name: str) -> None:
+def becomes_silent(server: Server, name: str) -> None:
     error = {"code": "replica_diverged", "message": "This replica begins anew."}
     server.answer("GET", f"/{name}/v1/history", error, 503)
 
 
 @pytest.mark.parametrize("silent", ["one", "two"])
-def test_who_does_not_answer_any_more_has_not_lost_what_he_told(
+def test_epochs_reported_by_a_now_silent_process_still_count(
     server: Server, stele: Stele, replicas: list[str], silent: str
 ) -> None:
-    """The source of the recovery, or the process that is waited for."""
-    first_with_a_hole(server, with_a_hole("cu-two"))
-    silent_from_now_on(server, silent)
+    """The silent process is the source of the recovery, or the one that the recovery waits for."""
+    second_replica_begins_with_gap(server, history_with_gap("cu-two"))
+    becomes_silent(server, silent)
     asks = ("recover", "--reason", "it is lost", "--no-wait", "--timeout", "1.7")
     ran = stele(*asks, "--lose-after", "3")
     assert ran.exit_code == 0, ran.err
@@ -309,13 +307,13 @@ def test_who_does_not_answer_any_more_has_not_lost_what_he_told(
     assert f"LOST: epochs 4 to 5, unless cu-two ({replicas[1]}) fetches the epochs" in ran.out
 
 
-def test_who_is_waited_for_may_not_answer_for_a_while(
+def test_recovery_waits_while_a_replica_is_briefly_silent(
     server: Server, stele: Stele, replicas: list[str]
 ) -> None:
-    first_with_a_hole(server, with_a_hole("cu-two"))
-    silent_from_now_on(server, "two")
-    silent_from_now_on(server, "one")
-    server.answer("GET", "/two/v1/history", in_one_piece("cu-two"))
+    second_replica_begins_with_gap(server, history_with_gap("cu-two"))
+    becomes_silent(server, "two")
+    becomes_silent(server, "one")
+    server.answer("GET", "/two/v1/history", complete_history("cu-two"))
     ran = stele("recover", "--reason", "it is lost", "--no-wait")
     assert ran.exit_code == 0, ran.err
     assert "continues after epoch 5, from cu-two" in ran.out
@@ -323,10 +321,10 @@ def test_who_is_waited_for_may_not_answer_for_a_while(
 
 
 @pytest.mark.parametrize("agreed", ["", "2", "5", "3"])
-def test_they_are_not_waited_for_without_end_and_lost_by_name_alone(
+def test_unfetched_epochs_are_lost_only_with_lose_after(
     server: Server, stele: Stele, replicas: list[str], agreed: str
 ) -> None:
-    first_with_a_hole(server, with_a_hole("cu-two"))
+    second_replica_begins_with_gap(server, history_with_gap("cu-two"))
     asks = ("recover", "--reason", "it is lost", "--no-wait", "--timeout", "1.2")
     ran = stele(*asks, *(("--lose-after", agreed) if agreed else ()))
     assert "continues after epoch 3, from cu-one" in ran.out
@@ -343,11 +341,11 @@ def test_they_are_not_waited_for_without_end_and_lost_by_name_alone(
 
 
 @pytest.mark.parametrize("named", ["", "cu-one", "{url}/two"])
-def test_a_replica_that_does_not_answer_is_gone_on_without_by_name_alone(
+def test_silent_replica_is_ignored_only_with_without(
     server: Server, stele: Stele, replicas: list[str], named: str
 ) -> None:
     server.answers["GET", "/two/v1/history"].clear()
-    silent_from_now_on(server, "two")
+    becomes_silent(server, "two")
     without = ("--without", named.format(url=server.url)) if named else ()
     ran = stele("recover", "--dry-run", *without)
     assert "continues after epoch 3, from cu-one" in ran.out
@@ -366,10 +364,10 @@ def test_a_replica_that_does_not_answer_is_gone_on_without_by_name_alone(
     assert (f"waiting for {replicas[1]} to answer" in ran.err) is ("two" not in named)
 
 
-def test_a_process_that_has_read_nothing_since_its_start_may_know_more(
+def test_process_without_epochs_since_its_start_is_reported(
     server: Server, stele: Stele, replicas: list[str]
 ) -> None:
-    """As where all were started again since."""
+    """All processes may have been restarted after the loss."""
     content = io.BytesIO()
     as_container(content, [])
     server.answer("GET", "/node/v1/recent", content.getvalue())
@@ -381,8 +379,8 @@ def test_a_process_that_has_read_nothing_since_its_start_may_know_more(
 PROMISED = {4: "04" * 16}
 
 
-def tells(server: Server, epoch: int, state_id: str, log_id: str = LOG) -> None:
-    """A node that has read nothing since its start, of what it has acknowledged."""
+def node_reports(server: Server, epoch: int, state_id: str, log_id: str = LOG) -> None:
+    """Answer as a node that has read nothing since its start, with its promise."""
     told = io.BytesIO()
     text = msgspec.json.encode(Promised(log_id, epoch, state_id)).decode()
     as_container(told, [], {"stele.promised": text})
@@ -390,15 +388,15 @@ def tells(server: Server, epoch: int, state_id: str, log_id: str = LOG) -> None:
     server.answer("GET", "/node/v1/recent", told.getvalue())
 
 
-def test_a_node_that_was_started_since_tells_what_it_has_acknowledged(
+def test_restarted_node_reports_its_promise(
     server: Server, stele: Stele, replicas: list[str]
 ) -> None:
     node = f"{server.url}/node"
-    tells(server, 3, STATES[3])
+    node_reports(server, 3, STATES[3])
     ran = stele("recover", "--dry-run")
     assert ran.exit_code == 0, ran.err
     assert f"{node}: has read epoch 3 of log {LOG}" in ran.out
-    tells(server, 4, PROMISED[4])
+    node_reports(server, 4, PROMISED[4])
     ran = stele("recover", "--dry-run")
     assert ran.exit_code == 1
     assert f"({node} has read epoch 4)" in ran.err
@@ -406,18 +404,18 @@ def test_a_node_that_was_started_since_tells_what_it_has_acknowledged(
     assert "LOST: epochs 4 to 4: a process has read them, and no source holds them" in ran.out, (
         ran.err
     )
-    tells(server, 3, "09" * 16)
+    node_reports(server, 3, "09" * 16)
     ran = stele("recover", "--dry-run")
     assert ran.exit_code == 1 and "Epoch 3 differs between processes" in ran.err
 
 
-def test_what_a_node_told_is_not_lost_by_its_silence_while_a_replica_is_waited_for(
+def test_promise_of_a_node_counts_although_it_becomes_silent(
     server: Server, stele: Stele, replicas: list[str]
 ) -> None:
     server.answers["GET", "/two/v1/history"].clear()
-    silent_from_now_on(server, "two")
+    becomes_silent(server, "two")
     server.answer("GET", "/two/v1/history", history("cu-two", f"{server.url}/node"))
-    tells(server, 4, PROMISED[4])
+    node_reports(server, 4, PROMISED[4])
     server.answer("GET", "/node/v1/recent", {"code": "unavailable", "message": "It ends."}, 503)
     ran = stele("recover", "--reason", "it is lost", "--no-wait", "--timeout", "10")
     assert ran.exit_code == 1
@@ -427,7 +425,7 @@ def test_what_a_node_told_is_not_lost_by_its_silence_while_a_replica_is_waited_f
     assert not server.asked_for("/one/v1/recover")
 
 
-def test_a_node_that_promised_in_another_log_than_it_reads_tells_both(
+def test_node_reports_its_promise_and_the_log_that_it_reads(
     server: Server, stele: Stele, replicas: list[str]
 ) -> None:
     story, told = story_of(3), io.BytesIO()
@@ -440,7 +438,7 @@ def test_a_node_that_promised_in_another_log_than_it_reads_tells_both(
 
 
 @pytest.mark.parametrize("text", ["", "{}", '{"log_id":"x","epoch":0,"state_id":"y"}'])
-def test_a_promise_that_cannot_be_read_is_no_answer(
+def test_unreadable_promise_counts_as_no_answer(
     server: Server, stele: Stele, replicas: list[str], text: str
 ) -> None:
     told = io.BytesIO()
@@ -452,7 +450,7 @@ def test_a_promise_that_cannot_be_read_is_no_answer(
 
 
 @pytest.mark.parametrize("name", ["cu-nine", "cu", "http://127.0.0.1:9"])
-def test_nobody_is_gone_on_without_whom_nobody_knows(
+def test_without_needs_a_known_replica(
     server: Server, stele: Stele, replicas: list[str], name: str
 ) -> None:
     ran = stele("recover", "--dry-run", "--without", name)
@@ -462,24 +460,24 @@ def test_nobody_is_gone_on_without_whom_nobody_knows(
         assert stele("recover", "--dry-run", "--without", known).exit_code == 0
 
 
-def test_a_replica_is_waited_for_until_it_answers(
+def test_recovery_waits_until_a_silent_replica_answers(
     server: Server, stele: Stele, replicas: list[str]
 ) -> None:
-    first_with_a_hole(server, in_one_piece("cu-two"))
+    second_replica_begins_with_gap(server, complete_history("cu-two"))
     server.answers["GET", "/two/v1/history"].clear()
-    silent_from_now_on(server, "two")
-    server.answer("GET", "/two/v1/history", in_one_piece("cu-two"))
+    becomes_silent(server, "two")
+    server.answer("GET", "/two/v1/history", complete_history("cu-two"))
     ran = stele("recover", "--reason", "it is lost", "--no-wait")
     assert ran.exit_code == 0, ran.err
     assert ran.err.count(f"waiting for {replicas[1]} to answer") == 1
     assert "continues after epoch 5, from cu-two" in ran.out
 
 
-def test_where_a_hole_hides_whether_there_are_two_histories_one_must_be_named(
+def test_gap_that_hides_a_divergence_needs_a_chosen_source(
     server: Server, stele: Stele, replicas: list[str]
 ) -> None:
-    """An unclean election may have lost epoch 3 of the one history, while the other continued."""
-    first_with_a_hole(server, with_a_wide_hole("cu-two"), with_a_wide_hole)
+    """An unclean election may have lost epoch 3 of one history while the other continued."""
+    second_replica_begins_with_gap(server, history_with_wide_gap("cu-two"), history_with_wide_gap)
     ran = stele("recover", "--reason", "it is lost", "--no-wait", "--timeout", "1.2")
     assert ran.exit_code == 1
     assert (
@@ -492,19 +490,19 @@ def test_where_a_hole_hides_whether_there_are_two_histories_one_must_be_named(
 
 
 @pytest.mark.parametrize(("third", "exit_code"), [("03", 0), ("13", 1)])
-def test_a_hole_that_is_filled_tells_whose_history_it_hid(
+def test_filled_gap_shows_whether_histories_diverge(
     server: Server, stele: Stele, replicas: list[str], third: str, exit_code: int
 ) -> None:
-    whole = in_one_piece("cu-two")
+    whole = complete_history("cu-two")
     filled = msgspec.structs.replace(whole, states={**whole.states, 3: third * 16})
-    first_with_a_hole(server, filled, with_a_wide_hole)
+    second_replica_begins_with_gap(server, filled, history_with_wide_gap)
     ran = stele("recover", "--reason", "it is lost", "--no-wait")
     assert ran.exit_code == exit_code, ran.err
     assert ("continues after epoch 5, from cu-two" in ran.out) is (exit_code == 0)
     assert ("Epoch 3 differs between processes" in ran.err) is (exit_code == 1)
 
 
-def test_of_what_is_lost_more_may_be_known_than_held(
+def test_lost_epochs_include_those_that_processes_have_only_read(
     server: Server, stele: Stele, replicas: list[str]
 ) -> None:
     story, told = story_of(7), io.BytesIO()
@@ -527,10 +525,10 @@ def test_of_what_is_lost_more_may_be_known_than_held(
     assert "before them from another replica; no source holds epochs after 5" in ran.out
 
 
-def test_a_dry_run_and_a_named_source_wait_for_nobody(
+def test_dry_run_and_chosen_source_do_not_wait(
     server: Server, stele: Stele, replicas: list[str]
 ) -> None:
-    first_with_a_hole(server, in_one_piece("cu-two"))
+    second_replica_begins_with_gap(server, complete_history("cu-two"))
     ran = stele("recover", "--dry-run")
     assert "unless cu-two" in ran.out and "waiting" not in ran.err
     ran = stele("recover", "--take", "cu-one", "--reason", "it is lost", "--no-wait")
@@ -541,10 +539,10 @@ def test_a_dry_run_and_a_named_source_wait_for_nobody(
 @pytest.mark.parametrize(
     ("take", "last", "colour"), [("log", 12, "blue"), ("node", 10, "green"), ("one", 8, "")]
 )
-def test_a_process_is_taken_alone_with_the_replica_that_it_goes_on_from(
+def test_chosen_process_is_used_with_the_replica_that_it_continues(
     server: Server, stele: Stele, replicas: list[str], take: str, last: int, colour: str
 ) -> None:
-    """Two processes have unique epochs, and one of them has those that an unclean election lost."""
+    """Two processes have different epochs. One of them has those that an unclean election lost."""
     forks = {"log": others.story_of(12, "blue"), "node": others.story_of(10, "green")}
     records = {name: others.records_of(story) for name, story in forks.items()}
     shared = {each.epoch: each.links[1].hex() for each in records["log"][: others.SHARED]}
@@ -572,19 +570,19 @@ def test_a_process_is_taken_alone_with_the_replica_that_it_goes_on_from(
         assert f"another history: {server.url}/{other}" in ran.out
 
 
-def test_a_recovery_needs_a_reason_before_anybody_is_asked(
-    server: Server, stele: Stele, replicas: list[str]
-) -> None:
+def test_recovery_needs_a_reason(server: Server, stele: Stele, replicas: list[str]) -> None:
     ran = stele("recover")
     assert ran.exit_code == 2
     assert "A recovery needs a reason" in ran.err
     assert not server.asked
 
 
-def test_nobody_is_asked_but_the_named(server: Server, stele: Stele, replicas: list[str]) -> None:
-    """The nodes of a backup that is restored elsewhere are those of the cluster that lives."""
+def test_only_limits_the_processes_that_are_read(
+    server: Server, stele: Stele, replicas: list[str]
+) -> None:
+    """A backup that is restored elsewhere contains the addresses of the live cluster."""
     assert stele("recover", "--dry-run").exit_code == 0
-    assert asked_of(server) >= {"/one", "/two", "/log", "/node"}
+    assert paths_read(server) >= {"/one", "/two", "/log", "/node"}
     for only, asked in (
         (["catch-up"], {"/one", "/two"}),
         ([replicas[1]], {"/two"}),
@@ -594,7 +592,7 @@ def test_nobody_is_asked_but_the_named(server: Server, stele: Stele, replicas: l
         server.asked.clear()
         ran = stele("recover", "--dry-run", *(f"--only={name}" for name in only))
         assert ran.exit_code == 0, ran.err
-        assert asked_of(server) == asked
+        assert paths_read(server) == asked
 
 
 def test_only_is_an_address_or_a_service(stele: Stele, replicas: list[str]) -> None:

@@ -16,7 +16,7 @@ from stele.runtime.answers.catch_up import HistoryAnswer
 from stele.runtime.recent import Promised
 from tests.catch_up import others
 from tests.cli.conftest import Server, Stele
-from tests.cli.test_recover import LOG, history, replicas, silent_from_now_on, tells
+from tests.cli.test_recover import LOG, becomes_silent, history, node_reports, replicas
 from tests.domain.epochs import LOG_ID
 
 __all__ = ["replicas"]
@@ -31,13 +31,13 @@ BEFORE = {
 }
 
 
-def answers(server: Server, name: str, *told: HistoryAnswer | bytes) -> None:
+def replica_reports(server: Server, name: str, *told: HistoryAnswer | bytes) -> None:
     server.answers["GET", f"/{name}/v1/history"].clear()
     for each in told:
         server.answer("GET", f"/{name}/v1/history", each)
 
 
-def reads(server: Server, name: str, *parts: list[Archived]) -> None:
+def process_reports(server: Server, name: str, *parts: list[Archived]) -> None:
     for part in parts:
         content = io.BytesIO()
         as_container(content, part)
@@ -64,10 +64,12 @@ def with_states(name: str, *known: Archived) -> HistoryAnswer:
         {"incarnations": [{**BEFORE, "state_id": "zz"}]},
     ],
 )
-def test_what_no_log_has_is_no_answer(
+def test_invalid_history_counts_as_no_answer(
     server: Server, stele: Stele, replicas: list[str], change: dict[str, Any]
 ) -> None:
-    answers(server, "two", json.dumps(msgspec.to_builtins(history("cu-two", "")) | change).encode())
+    replica_reports(
+        server, "two", json.dumps(msgspec.to_builtins(history("cu-two", "")) | change).encode()
+    )
     ran = stele("recover", "--dry-run")
     assert ran.exit_code == 1
     assert f"The answer of {replicas[1]} cannot be read: " in ran.out
@@ -77,71 +79,73 @@ def test_what_no_log_has_is_no_answer(
 @pytest.mark.parametrize(
     "address", ["http://[zz", "http://user:p[w@h", "http://127.0.0.1:9/[/red]"]
 )
-def test_an_address_that_is_none_names_a_node_that_does_not_answer(
+def test_node_with_an_invalid_address_is_reported_as_silent(
     server: Server, stele: Stele, replicas: list[str], address: str
 ) -> None:
-    answers(server, "two", history("cu-two", address))
+    replica_reports(server, "two", history("cu-two", address))
     ran = stele("recover", "--dry-run")
     assert ran.exit_code == 0, ran.err
     assert f"{address}: " in ran.out
 
 
-def test_words_are_shown_as_they_are(server: Server, stele: Stele, replicas: list[str]) -> None:
-    answers(server, "two", history("[/red] cu", ""))
+def test_markup_in_names_is_printed_literally(
+    server: Server, stele: Stele, replicas: list[str]
+) -> None:
+    replica_reports(server, "two", history("[/red] cu", ""))
     ran = stele("recover", "--dry-run")
     assert f"[/red] cu ({replicas[1]}): holds images" in ran.out
 
 
-def test_who_tells_less_than_before_has_lost_nothing(
+def test_process_that_reports_fewer_epochs_later_has_lost_nothing(
     server: Server, stele: Stele, replicas: list[str]
 ) -> None:
-    """A process is started again while a replica is waited for, on a topic that went back."""
+    """A process restarts on a topic that lost its end, while the recovery waits for a replica."""
     told = records(12)
-    answers(server, "one", with_states("one", *told[:8]))
-    answers(server, "two")
-    silent_from_now_on(server, "two")
+    replica_reports(server, "one", with_states("one", *told[:8]))
+    replica_reports(server, "two")
+    becomes_silent(server, "two")
     server.answer("GET", "/two/v1/history", with_states("two", *told[:8]))
-    reads(server, "log", told[8:], told[:6])
+    process_reports(server, "log", told[8:], told[:6])
     asks = ("recover", "--reason", "it is lost", "--no-wait", "--timeout", "10")
     ran = stele(*asks)
     assert f"waiting for {replicas[1]} to answer" in ran.err
     assert "continues after epoch 12" in ran.out
 
 
-def test_a_replica_that_tells_less_than_before_has_it_still(
+def test_replica_that_reports_fewer_epochs_later_still_has_them(
     server: Server, stele: Stele, replicas: list[str]
 ) -> None:
     told = records(12)
-    answers(server, "one", with_states("one", *told), with_states("one", *told[:8]))
-    answers(server, "two")
-    silent_from_now_on(server, "two")
+    replica_reports(server, "one", with_states("one", *told), with_states("one", *told[:8]))
+    replica_reports(server, "two")
+    becomes_silent(server, "two")
     server.answer("GET", "/two/v1/history", with_states("two", *told[:8]))
     ran = stele("recover", "--reason", "it is lost", "--no-wait", "--timeout", "10")
     assert "continues after epoch 12, from cu-one" in ran.out
 
 
-def test_what_several_processes_have_in_turn_is_gone_on_from(
+def test_epochs_of_several_processes_continue_each_other(
     server: Server, stele: Stele, replicas: list[str]
 ) -> None:
     told = records(20)
     one = msgspec.structs.replace(with_states("one", *told[:8]), nodes={"n1": f"{server.url}/node"})
-    answers(server, "one", one)
-    answers(server, "two", with_states("two", *told[:8]))
-    reads(server, "log", told[8:12])
-    reads(server, "node", told[10:20])
+    replica_reports(server, "one", one)
+    replica_reports(server, "two", with_states("two", *told[:8]))
+    process_reports(server, "log", told[8:12])
+    process_reports(server, "node", told[10:20])
     ran = stele("recover", "--dry-run")
     assert ran.exit_code == 0, ran.err
     assert "continues after epoch 20, from cu-one" in ran.out
 
 
-def test_each_id_of_an_address_that_is_silent_is_named(
+def test_every_id_of_a_silent_address_is_listed(
     server: Server, stele: Stele, replicas: list[str]
 ) -> None:
-    """A replica that was replaced there and never forgotten, and the present one."""
+    """The replaced replica was never forgotten, and shares its address with the present one."""
     members = {"cu-old": replicas[1], "cu-new": replicas[1]}
-    answers(server, "one", msgspec.structs.replace(history("cu-one", ""), replicas=members))
-    answers(server, "two")
-    silent_from_now_on(server, "two")
+    replica_reports(server, "one", msgspec.structs.replace(history("cu-one", ""), replicas=members))
+    replica_reports(server, "two")
+    becomes_silent(server, "two")
     assert stele("recover", "--dry-run").exit_code == 1
     ran = stele("recover", "--dry-run", "--without", "cu-old")
     assert ran.exit_code == 1 and "--without cu-new." in ran.err
@@ -150,14 +154,14 @@ def test_each_id_of_an_address_that_is_silent_is_named(
     assert stele("recover", "--dry-run", "--without", replicas[1]).exit_code == 0
 
 
-def test_an_id_of_two_silent_addresses_names_neither(
+def test_without_refuses_an_id_of_two_silent_addresses(
     server: Server, stele: Stele, replicas: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     more = [f"{server.url}/three", f"{server.url}/four"]
     monkeypatch.setenv("STELE_CATCH_UP_URLS", ",".join([*replicas, *more]))
     for name, url in zip(("one", "two"), more, strict=True):
         known = msgspec.structs.replace(history(f"cu-{name}", ""), replicas={"cu-x": url})
-        answers(server, name, known)
+        replica_reports(server, name, known)
     ran = stele("recover", "--dry-run", "--without", "cu-x")
     assert ran.exit_code == 2
     assert "2 addresses are of 'cu-x'." in ran.err
@@ -167,15 +171,15 @@ def test_an_id_of_two_silent_addresses_names_neither(
     assert stele("recover", "--dry-run", *options).exit_code == 0
 
 
-def test_a_member_at_whose_address_another_replica_answers_is_absent(
+def test_member_is_missing_if_another_replica_answers_at_its_address(
     server: Server, stele: Stele, replicas: list[str]
 ) -> None:
     members = {"cu-one": replicas[0], "cu-two": replicas[1]}
-    answers(server, "one", msgspec.structs.replace(history("cu-one", ""), replicas=members))
+    replica_reports(server, "one", msgspec.structs.replace(history("cu-one", ""), replicas=members))
     empty = msgspec.structs.replace(
         history("cu-nine", ""), states={}, first_image=0, last_image=0, log_id="00" * 16
     )
-    answers(server, "two", empty)
+    replica_reports(server, "two", empty)
     ran = stele("recover", "--dry-run")
     assert ran.exit_code == 1
     assert (
@@ -185,18 +189,18 @@ def test_a_member_at_whose_address_another_replica_answers_is_absent(
     assert ran.exit_code == 0, ran.err
 
 
-def known_by_the_first(server: Server, times: int = 1, **members: str) -> None:
-    """Return the id and address that one replica knows at this request. The other one knows none."""
+def one_reports_members(server: Server, times: int = 1, **members: str) -> None:
+    """Replica one reports these members, as often as ``times``. The other replica reports none."""
     urls = {f"cu-{name}": f"{server.url}/{where}" for name, where in members.items()}
     told = msgspec.structs.replace(history("cu-one", ""), replicas=urls)
-    answers(server, "one", *[told] * times)
+    replica_reports(server, "one", *[told] * times)
 
 
-def test_a_replica_that_is_silent_is_missed_also_when_who_told_of_it_is_silent_for_a_moment(
+def test_silent_replica_is_still_missing_if_its_reporter_becomes_silent(
     server: Server, stele: Stele, replicas: list[str]
 ) -> None:
-    known_by_the_first(server, 3, nine="nine")
-    silent_from_now_on(server, "one")
+    one_reports_members(server, 3, nine="nine")
+    becomes_silent(server, "one")
     asks = ("recover", "--reason", "it is lost", "--no-wait", "--timeout", "3")
     ran = stele(*asks)
     assert ran.exit_code == 1
@@ -205,29 +209,31 @@ def test_a_replica_that_is_silent_is_missed_also_when_who_told_of_it_is_silent_f
     assert not any(server.asked_for(f"/{name}/v1/recover") for name in ("one", "two"))
 
 
-def test_one_that_another_answers_for_is_missed_in_that_moment_too(
+def test_replaced_replica_is_still_missing_if_its_reporter_becomes_silent(
     server: Server, stele: Stele, replicas: list[str]
 ) -> None:
-    """With an id that is named, as well."""
-    known_by_the_first(server, 3, nine="two", ten="ten")
-    silent_from_now_on(server, "one")
+    """The same holds for an id in ``--without``."""
+    one_reports_members(server, 3, nine="two", ten="ten")
+    becomes_silent(server, "one")
     asks = ("recover", "--reason", "it is lost", "--no-wait", "--timeout", "2")
     ran = stele(*asks, "--without", "cu-ten")
     assert ran.exit_code == 1 and "--without cu-nine." in ran.err
-    known_by_the_first(server, 1, nine="two", ten="ten")
+    one_reports_members(server, 1, nine="two", ten="ten")
     ran = stele("recover", "--dry-run", "--without", "cu-ten", "--without", "cu-nine")
     assert ran.exit_code == 0, ran.err
 
 
 @pytest.mark.parametrize("teller", ["one", "two"])
-def test_a_replica_is_asked_wherever_anybody_says_that_it_is(
+def test_replica_is_read_at_every_reported_address(
     server: Server, stele: Stele, replicas: list[str], teller: str
 ) -> None:
-    """One of the others does not know its new address."""
+    """One of the reporters does not know the new address."""
     moved = {"one": "new", "two": "old"} if teller == "one" else {"one": "old", "two": "new"}
     for name, where in moved.items():
         members = {"cu-nine": f"{server.url}/{where}"}
-        answers(server, name, msgspec.structs.replace(history(f"cu-{name}", ""), replicas=members))
+        replica_reports(
+            server, name, msgspec.structs.replace(history(f"cu-{name}", ""), replicas=members)
+        )
     later = {3: "03" * 16, 4: "04" * 16}
     server.answer("GET", "/new/v1/history", history("cu-nine", "", later))
     ran = stele("recover", "--dry-run")
@@ -236,13 +242,13 @@ def test_a_replica_is_asked_wherever_anybody_says_that_it_is(
     assert "does not report" not in ran.err
 
 
-def test_the_option_that_is_shown_is_taken_where_a_replica_moved(
+def test_suggested_without_option_works_for_a_moved_replica(
     server: Server, stele: Stele, replicas: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The settings still have its old address, where another process may be."""
+    """The settings still have the old address, which another process may use."""
     old = f"{server.url}/old"
     monkeypatch.setenv("STELE_CATCH_UP_URLS", ",".join([*replicas, old]))
-    known_by_the_first(server, two="old")
+    one_reports_members(server, two="old")
     ran = stele("recover", "--dry-run")
     assert ran.exit_code == 1 and f"--without {old}." in ran.err, ran
     assert stele("recover", "--dry-run", "--without", old).exit_code == 0
@@ -252,21 +258,21 @@ LONGER = {each: f"{each:02}" * 16 for each in range(2, 7)}
 
 
 def recovered_after_3(replica_id: str) -> bytes:
-    """Return the report of a replica whose log continued from epoch 3 of the longer one."""
+    """Return the history of a replica whose log continued after epoch 3 of the longer log."""
     given_up = BEFORE | {"log_id": LOG, "last_epoch": 3, "state_id": LONGER[3]}
     states = {2: LONGER[2], 3: LONGER[3], 4: "0f" * 16}
     told = msgspec.to_builtins(history(replica_id, "", states))
     return json.dumps(told | {"log_id": "0c" * 16, "incarnations": [given_up]}).encode()
 
 
-def test_who_is_on_its_way_up_may_tell_whose_history_counts(
+def test_starting_replica_may_know_a_later_recovery(
     server: Server, stele: Stele, replicas: list[str]
 ) -> None:
-    """The one missed a recovery that the other knows of."""
-    answers(server, "one", history("cu-one", f"{server.url}/node", LONGER))
-    tells(server, 4, "0f" * 16, "0c" * 16)
-    answers(server, "two")
-    silent_from_now_on(server, "two")
+    """One replica missed a recovery that the other knows."""
+    replica_reports(server, "one", history("cu-one", f"{server.url}/node", LONGER))
+    node_reports(server, 4, "0f" * 16, "0c" * 16)
+    replica_reports(server, "two")
+    becomes_silent(server, "two")
     ran = stele("recover", "--dry-run")
     assert ran.exit_code == 1
     assert "Epoch 4 differs between processes" in ran.err
@@ -280,20 +286,20 @@ def test_who_is_on_its_way_up_may_tell_whose_history_counts(
 
 
 @pytest.mark.parametrize("again", ["promise", "end"])
-def test_who_has_read_less_since_a_start_has_told_the_whole(
+def test_epochs_reported_before_a_restart_still_count(
     server: Server, stele: Stele, replicas: list[str], again: str
 ) -> None:
-    """It is started again while a replica is waited for, and knows its newest epoch alone, or the last ones."""
+    """The process restarts during the wait, and then reports only its promise or its last epochs."""
     told = records(12)
     one = msgspec.structs.replace(with_states("one", *told[:8]), nodes={"n1": f"{server.url}/node"})
-    answers(server, "one", one)
-    answers(server, "two")
+    replica_reports(server, "one", one)
+    replica_reports(server, "two")
     for _ in range(2):
-        silent_from_now_on(server, "two")
+        becomes_silent(server, "two")
     server.answer("GET", "/two/v1/history", with_states("two", *told[:8]))
-    reads(server, "node", told[8:], told[8:])
+    process_reports(server, "node", told[8:], told[8:])
     if again == "end":
-        reads(server, "node", told[11:])
+        process_reports(server, "node", told[11:])
     else:
         content = io.BytesIO()
         promise = Promised(LOG_ID.hex(), 12, told[11].links[1].hex())
@@ -306,12 +312,12 @@ def test_who_has_read_less_since_a_start_has_told_the_whole(
     assert "continues after epoch 12" in ran.out, ran
 
 
-def test_what_an_earlier_recovery_gave_up_is_named(
+def test_epochs_given_up_by_an_earlier_recovery_are_listed(
     server: Server, stele: Stele, replicas: list[str]
 ) -> None:
-    """A replica turns up that was away then."""
-    answers(server, "one", recovered_after_3("cu-one"))
-    answers(server, "two", history("cu-two", "", LONGER))
+    """A replica that was unavailable in the earlier recovery is available again."""
+    replica_reports(server, "one", recovered_after_3("cu-one"))
+    replica_reports(server, "two", history("cu-two", "", LONGER))
     ran = stele("recover", "--dry-run")
     assert ran.exit_code == 1
     assert "continues after epoch 4, from cu-one" in ran.out and "no epoch is lost" not in ran.out
@@ -323,10 +329,10 @@ def test_what_an_earlier_recovery_gave_up_is_named(
     assert back.exit_code == 0 and "continues after epoch 6, from cu-two" in back.out
 
 
-def test_a_later_log_of_which_nothing_is_left_is_asked_about(
+def test_later_log_without_remaining_epochs_needs_a_decision(
     server: Server, stele: Stele, replicas: list[str]
 ) -> None:
-    tells(server, 3, "03" * 16, "0c" * 16)
+    node_reports(server, 3, "03" * 16, "0c" * 16)
     ran = stele("recover", "--dry-run")
     assert ran.exit_code == 1
     assert f"({server.url}/node has read epoch 3 of log {'0c' * 16})" in ran.err

@@ -1,4 +1,4 @@
-"""``stele log replay`` over a real broker gives what the fold in memory gives."""
+"""``stele log replay`` over a real broker has the result of the fold in memory."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.broker
 
 
 def epochs(cluster: str) -> list[bytes]:
-    """Three winners and a loser."""
+    """Return three winners and a loser."""
     ids = [bytes(16), *(bytes([number]) * 16 for number in range(1, 5))]
     created = ClusterCreated(cluster, "id", "Murmur3Partitioner")
 
@@ -60,7 +60,7 @@ def test_replay_folds_the_topic_from_its_beginning(
     assert "There is no epoch 4 yet: the log ends at epoch 3." in capsys.readouterr().err
 
 
-def test_a_cluster_that_kafka_does_not_have_is_said_to_be_missing(
+def test_replay_of_a_missing_topic_fails(
     kafka: str, cluster: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     arguments = ["log", "replay", "--bootstrap", kafka, "--cluster", cluster, "--timeout", "2"]

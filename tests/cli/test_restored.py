@@ -1,4 +1,4 @@
-"""Undone changes are compared with the previous state."""
+"""``stele cancel`` compares the placements with those before the request."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ROW = {"placement": "dc1:1", "start": 0, "end": 100, "old": ["n1"], "new": ["n3"
 
 
 def cancelled(server: Server, *rows: dict[str, object]) -> None:
-    """A cancelled join that had begun, and the placement at its end."""
+    """Answer with a cancelled join that had begun, and with the placement at its end."""
     ended = request("cancelled", started_epoch=6, finished_epoch=9, finished_at_ms=3_000)
     moving = transition("write_both_read_old", "join-n3-1")
     server.answer("GET", "/v1/requests", {**at(8), "requests": [ended]})
@@ -35,7 +35,7 @@ def row(start: int, end: int, reads: list[str], writes: list[str]) -> dict[str, 
 LOW, HIGH = -(2**63), 2**63 - 1
 
 
-def test_a_cancel_ends_with_the_proof(server: Server, stele: Stele) -> None:
+def test_cancel_ends_with_a_comparison_of_placements(server: Server, stele: Stele) -> None:
     cancelled(server, row(LOW, LOW, ["n1"], ["n1"]))
     ran = stele("cancel", "join-n3")
     assert ran.exit_code == 0, ran.err
@@ -47,14 +47,14 @@ def test_a_cancel_ends_with_the_proof(server: Server, stele: Stele) -> None:
     assert asked[-1] == ["6"], "as it was when it began"
 
 
-def test_a_cancel_that_left_something_fails(server: Server, stele: Stele) -> None:
+def test_cancel_that_left_changed_ranges_fails(server: Server, stele: Stele) -> None:
     cancelled(server, row(LOW, 50, ["n1"], ["n1"]), row(50, LOW, ["n1"], ["n1", "n3"]))
     ran = stele("cancel", "join-n3")
     assert ran.exit_code == 1
     assert ran.out.splitlines()[-1] == "1 of 1 range is not as before it began"
 
 
-def test_a_request_that_had_not_begun_had_changed_nothing(server: Server, stele: Stele) -> None:
+def test_cancel_of_a_pending_request_reports_no_changed_range(server: Server, stele: Stele) -> None:
     cancelled(server)
     ended = request("cancelled", finished_epoch=9, finished_at_ms=3_000)
     server.answers["GET", "/v1/requests/join-n3-1"].clear()
@@ -64,7 +64,7 @@ def test_a_request_that_had_not_begun_had_changed_nothing(server: Server, stele:
     assert ran.out.splitlines()[-1] == "no range had changed its replicas"
 
 
-def test_what_the_domain_undoes_is_found_restored_and_what_is_under_way_is_not() -> None:
+def test_rolled_back_rows_count_as_restored_only_after_the_rollback() -> None:
     world = joining(TransitionState.WRITE_BOTH_READ_OLD, rf=2)
     plans = world.transition("join-a2").plans
     (name,) = plans

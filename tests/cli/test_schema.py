@@ -117,12 +117,12 @@ def answer(world: World, epoch: int = 0) -> Any:
     return msgspec.to_builtins(schema_answer(image))
 
 
-def test_the_schema_is_written_as_statements_that_can_be_run_in_their_order() -> None:
+def test_schema_is_printed_as_statements_in_executable_order() -> None:
     world = library()
     assert "".join(f"{each.text}\n" for each in statements(schema_answer(world.image))) == CQL
 
 
-def test_the_schema_of_an_epoch_is_shown_with_its_versions(server: Server, stele: Stele) -> None:
+def test_schema_of_an_epoch_is_shown_with_its_version(server: Server, stele: Stele) -> None:
     world = library()
     server.answer("GET", "/v1/schema", answer(world))
     ran = stele("schema", "show", "library.songs", "--epoch", "9")
@@ -136,7 +136,7 @@ def test_the_schema_of_an_epoch_is_shown_with_its_versions(server: Server, stele
     assert "no 'library.gone'" in stele("schema", "show", "library.gone").err
 
 
-def test_two_epochs_differ_by_lines_of_cql(server: Server, stele: Stele) -> None:
+def test_schema_diff_has_lines_of_cql(server: Server, stele: Stele) -> None:
     world = library()
     before = world.image.epoch
     change = c.TableAlteration(
@@ -154,7 +154,7 @@ def test_two_epochs_differ_by_lines_of_cql(server: Server, stele: Stele) -> None
     assert not [line for line in changed if "person" in line]
 
 
-def test_the_history_says_who_changed_the_schema_and_why(server: Server, stele: Stele) -> None:
+def test_schema_history_has_actor_and_reason(server: Server, stele: Stele) -> None:
     world = library()
     server.answer("GET", "/v1/schema", answer(world))
     found = msgspec.json.decode(msgspec.json.encode(epoch_view(world.epochs[-1])))
@@ -170,9 +170,7 @@ def test_the_history_says_who_changed_the_schema_and_why(server: Server, stele: 
     assert "type person has name text, home frozen<address>" in ran.out
 
 
-def test_the_history_has_a_replication_change_once_with_who_requested_it(
-    server: Server, stele: Stele
-) -> None:
+def test_schema_history_has_a_replication_change_once(server: Server, stele: Stele) -> None:
     request = {
         "request_id": "r",
         "kind": "keyspace_rf_change",
@@ -208,9 +206,7 @@ def test_the_history_has_a_replication_change_once_with_who_requested_it(
     assert fact.strip() == "keyspace library is replicated dc1:3"
 
 
-def test_the_limit_of_the_history_counts_only_epochs_that_it_shows(
-    server: Server, stele: Stele
-) -> None:
+def test_limit_of_schema_history_counts_only_shown_epochs(server: Server, stele: Stele) -> None:
     server.answer("GET", "/v1/schema", answer(library()))
     changed, moving = {"type": "TypeDropped", "name": "library.t"}, {"type": "RequestChanged"}
     request = {"keyspace_id": "k", "request_id": "r", "kind": "drop_table", "status": "running"}
@@ -224,7 +220,9 @@ def test_the_limit_of_the_history_counts_only_epochs_that_it_shows(
     assert [a.query["before"] for a in server.asked_for("/v1/epochs/search")[1:]] == [["5"]]
 
 
-def test_a_file_of_changes_is_one_command(server: Server, stele: Stele, tmp_path: Path) -> None:
+def test_file_of_changes_is_sent_as_one_command(
+    server: Server, stele: Stele, tmp_path: Path
+) -> None:
     world = library()
     server.answer("POST", "/v1/commands", ACCEPTED)
     server.answer("GET", "/v1/schema", answer(world))
@@ -244,7 +242,7 @@ def test_a_file_of_changes_is_one_command(server: Server, stele: Stele, tmp_path
     assert "1 change in epoch 8" in ran.out
 
 
-def test_a_dry_run_shows_the_difference_or_the_rejection_and_sends_nothing(
+def test_dry_run_shows_the_diff_or_the_rejection_and_sends_nothing(
     server: Server, stele: Stele, tmp_path: Path
 ) -> None:
     server.answer("GET", "/v1/dump", dump_of(library().image))
@@ -263,7 +261,7 @@ def test_a_dry_run_shows_the_difference_or_the_rejection_and_sends_nothing(
     assert not server.asked_for("/v1/commands")
 
 
-def test_a_plan_is_shown_saved_and_applied_to_the_schema_that_it_was_made_for(
+def test_schema_plan_is_applied_only_to_its_base_schema(
     server: Server, stele: Stele, tmp_path: Path
 ) -> None:
     image = library().image
@@ -297,7 +295,7 @@ def test_a_plan_is_shown_saved_and_applied_to_the_schema_that_it_was_made_for(
     ]
 
 
-def test_a_plan_marks_what_it_deletes_and_says_when_nothing_differs(
+def test_schema_plan_marks_deletions_and_reports_an_equal_schema(
     server: Server, stele: Stele, tmp_path: Path
 ) -> None:
     image = library().image
@@ -344,7 +342,9 @@ def agreement(*behind: str) -> dict[str, Any]:
 AGREEMENT = "/guard/v1/schema/agreement"
 
 
-def test_agreement_names_who_is_behind_and_is_the_exit_status(server: Server, stele: Stele) -> None:
+def test_agreement_lists_lagging_members_and_sets_the_exit_code(
+    server: Server, stele: Stele
+) -> None:
     server.answer("GET", AGREEMENT, agreement("n2"))
     ran = stele("schema", "agreement")
     assert ran.exit_code == 1
@@ -373,7 +373,7 @@ def test_agreement_names_who_is_behind_and_is_the_exit_status(server: Server, st
     ],
     ids=" ".join,
 )
-def test_a_change_of_the_schema_waits_for_the_members_and_names_those_behind(
+def test_schema_change_waits_for_members_and_lists_lagging_ones(
     command: tuple[str, ...],
     server: Server,
     stele: Stele,
@@ -398,7 +398,7 @@ def test_a_change_of_the_schema_waits_for_the_members_and_names_those_behind(
     assert len(server.asked_for(AGREEMENT)) == 3
 
 
-def test_a_change_says_when_no_guard_can_tell_who_has_applied_it(
+def test_schema_change_reports_unknown_agreement_without_a_guard(
     server: Server, stele: Stele
 ) -> None:
     server.answer("POST", "/v1/commands", ACCEPTED)
@@ -419,7 +419,7 @@ def test_a_change_says_when_no_guard_can_tell_who_has_applied_it(
         ('[{"type": "drop_type", "name": "a.b", "if_exist": true}]', "unknown field `if_exist`"),
     ],
 )
-def test_a_file_that_is_no_list_of_changes_is_refused_with_its_place(
+def test_invalid_file_of_changes_is_refused_with_the_position(
     content: str, why: str, stele: Stele, tmp_path: Path
 ) -> None:
     file = tmp_path / "bad.json"

@@ -1,4 +1,4 @@
-"""``stele settings``: the list with defaults, changes, and what is no setting."""
+"""``stele settings``: the list with defaults, changes, and invalid settings."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def settings(server: Server) -> None:
     server.answer("POST", "/v1/commands", outcome)
 
 
-def test_the_list_shows_values_defaults_and_what_they_are(server: Server, stele: Stele) -> None:
+def test_list_shows_values_defaults_and_descriptions(server: Server, stele: Stele) -> None:
     settings(server)
     shown = stele("settings", "list")
     assert shown.exit_code == 0, shown.err
@@ -54,10 +54,10 @@ EXPIRED = {
 }
 
 
-def test_an_id_that_is_too_old_for_the_log_is_drawn_anew_behind_what_it_remembers(
+def test_expired_request_id_is_replaced_by_one_after_the_horizon(
     server: Server, stele: Stele
 ) -> None:
-    """As after ids of a clock that was ahead, once they are forgotten."""
+    """A fast clock may have raised the horizon."""
     horizon_ms = time_ms(new_request_id()) + 240_000
     refused = {**EXPIRED, "details": {"horizon_ms": str(horizon_ms), "request_id": "x"}}
     server.answer("POST", "/v1/commands", refused, 410)
@@ -71,7 +71,7 @@ def test_an_id_that_is_too_old_for_the_log_is_drawn_anew_behind_what_it_remember
     assert ran.out.index(first["request_id"]) < ran.out.index(again["request_id"])
 
 
-def test_an_id_that_was_given_is_never_changed(server: Server, stele: Stele) -> None:
+def test_given_request_id_is_never_replaced(server: Server, stele: Stele) -> None:
     request_id = new_request_id()
     refused = {**EXPIRED, "details": {"horizon_ms": str(time_ms(request_id) + 1)}}
     server.answer("POST", "/v1/commands", refused, 410)
@@ -81,7 +81,7 @@ def test_an_id_that_was_given_is_never_changed(server: Server, stele: Stele) -> 
     assert len(server.asked_for("/v1/commands")) == 1
 
 
-def test_what_may_have_been_decided_before_is_not_sent_under_another_id(
+def test_command_that_may_be_decided_is_not_sent_under_a_new_id(
     server: Server, stele: Stele
 ) -> None:
     busy = {"code": "unavailable", "message": "No answer in time.", "hint": ""}
@@ -94,7 +94,7 @@ def test_what_may_have_been_decided_before_is_not_sent_under_another_id(
     assert len({*(asked.body for asked in server.asked_for("/v1/commands"))}) == 1
 
 
-def test_what_nobody_reads_or_makes_no_sense_is_not_sent(server: Server, stele: Stele) -> None:
+def test_unknown_settings_and_invalid_values_are_not_sent(server: Server, stele: Stele) -> None:
     unknown = stele("settings", "set", "stream_mb", "20")
     assert unknown.exit_code == 2
     assert "stream_mib_per_s" in unknown.err
@@ -114,14 +114,16 @@ def test_what_nobody_reads_or_makes_no_sense_is_not_sent(server: Server, stele: 
     assert not server.asked_for("/v1/commands")
 
 
-def test_what_another_build_has_set_can_be_reset(server: Server, stele: Stele) -> None:
+def test_unknown_setting_can_be_reset(server: Server, stele: Stele) -> None:
     settings(server)
     assert stele("settings", "reset", "colour").exit_code == 0
     (asked,) = server.asked_for("/v1/commands")
     assert json.loads(asked.body)["command"]["name"] == "colour"
 
 
-def test_a_level_is_a_word_and_an_unsafe_one_is_shown_as_such(server: Server, stele: Stele) -> None:
+def test_barrier_level_is_validated_and_an_unsafe_one_is_marked(
+    server: Server, stele: Stele
+) -> None:
     unsafe = {"progress_barrier_level": "ONE"}
     server.answer("GET", "/v1/settings", {**at(7), "features": [], "settings": unsafe})
     settings(server)

@@ -32,14 +32,14 @@ class Answer:
 
 @pytest.fixture
 def rows(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
-    """The rows that each query finds, on a terminal of 80 columns."""
+    """Return the list of rows that each query returns, on a terminal of 80 columns."""
     found = list[dict[str, Any]]()
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.setattr("stele.placements.queries.run", lambda *_: Answer(found))
     return found
 
 
-def test_many_rows_show_the_columns_that_fit_and_name_the_others(
+def test_wide_result_shows_the_columns_that_fit_and_names_the_rest(
     stele: Stele, rows: list[dict[str, Any]]
 ) -> None:
     rows += [WIDE] * 6
@@ -51,7 +51,7 @@ def test_many_rows_show_the_columns_that_fit_and_name_the_others(
     assert max(map(len, lines)) <= 80
 
 
-def test_a_few_rows_that_are_too_wide_have_one_line_per_column(
+def test_few_wide_rows_are_printed_with_one_line_per_column(
     stele: Stele, rows: list[dict[str, Any]]
 ) -> None:
     rows.append(WIDE)
@@ -60,7 +60,7 @@ def test_a_few_rows_that_are_too_wide_have_one_line_per_column(
     assert stele("sql", "SELECT 1", "--vertical").out.splitlines() == lines
 
 
-def test_wide_and_csv_have_all_columns_and_whole_ids(
+def test_wide_and_csv_output_have_all_columns_and_full_ids(
     stele: Stele, rows: list[dict[str, Any]]
 ) -> None:
     rows += [WIDE] * 2

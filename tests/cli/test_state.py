@@ -1,4 +1,4 @@
-"""``stele state export|check``: files that can be edited, and what is said of a bad edit."""
+"""``stele state export|check``: editable files, and reports of invalid edits."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.domain.test_domains import histories
 
 
 @pytest.mark.parametrize("format_", ["json", "avro"])
-def test_a_state_goes_into_a_file_and_comes_back(
+def test_exported_state_round_trips(
     server: Server, stele: Stele, tmp_path: Path, format_: str
 ) -> None:
     server.answer("GET", "/v1/dump", dump_of(sound()))
@@ -39,9 +39,7 @@ def test_a_state_goes_into_a_file_and_comes_back(
     assert stele("state", "export", str(file)).exit_code == 2, "what is there already is kept"
 
 
-def test_the_name_of_the_file_says_which_format_it_has(
-    server: Server, stele: Stele, tmp_path: Path
-) -> None:
+def test_file_name_selects_the_format(server: Server, stele: Stele, tmp_path: Path) -> None:
     server.answer("GET", "/v1/dump", dump_of(sound()))
     for name, is_json in (("a.avro", False), ("a.json", True), ("a", True)):
         assert stele("state", "export", str(tmp_path / name)).exit_code == 0
@@ -50,7 +48,7 @@ def test_the_name_of_the_file_says_which_format_it_has(
     assert (tmp_path / "b.avro").read_bytes().startswith(b"{")
 
 
-def test_every_state_of_the_log_can_be_written_and_read() -> None:
+def test_every_state_of_the_log_round_trips_as_json() -> None:
     for story in histories():
         for image in story.images[1::17]:
             again = dumps.parse(dumps.as_json(image), "it")
@@ -75,7 +73,7 @@ def line_of(part: str) -> int:
     return text[: text.index(part)].count("\n") + 1
 
 
-def test_bad_edits_are_named_with_their_lines(stele: Stele, tmp_path: Path) -> None:
+def test_invalid_edits_are_reported_with_their_lines(stele: Stele, tmp_path: Path) -> None:
     at = line_of('"node_id":"n2"')
     said = check(stele, tmp_path, '"node_id":"n2"', '"node_id":2')
     assert said[0].startswith(f"line {at}: Expected `str`, got `int` - at `$.node.node_id`")
@@ -94,7 +92,7 @@ def test_bad_edits_are_named_with_their_lines(stele: Stele, tmp_path: Path) -> N
     assert "its format is 'stele-state-9', not stele-state-1" in said[0]
 
 
-def test_flaws_are_given_as_json_too(stele: Stele, tmp_path: Path) -> None:
+def test_flaws_are_printed_as_json(stele: Stele, tmp_path: Path) -> None:
     file = tmp_path / "edited.json"
     file.write_text(dumps.as_json(sound()).decode().replace('"rack":"r2"', '"rack":"r 2"', 1))
     ran = stele("state", "check", str(file), "--json")
@@ -103,7 +101,7 @@ def test_flaws_are_given_as_json_too(stele: Stele, tmp_path: Path) -> None:
     assert flaw["place"] == "node n2"
 
 
-def test_what_is_no_dump_is_refused(stele: Stele, tmp_path: Path) -> None:
+def test_invalid_dump_is_refused(stele: Stele, tmp_path: Path) -> None:
     assert "cannot be read" in stele("state", "check", str(tmp_path / "none")).err
     torn = tmp_path / "torn"
     torn.write_bytes(dump_of(sound())[:-40])
@@ -121,7 +119,7 @@ def test_what_is_no_dump_is_refused(stele: Stele, tmp_path: Path) -> None:
     assert stele("state", "check", str(deep)).exit_code == 1
 
 
-def test_a_whole_file_whose_facts_make_no_state_is_refused() -> None:
+def test_dump_with_inconsistent_facts_is_refused() -> None:
     image = sound()
     facts = [fact for fact in image_to_facts(image) if type(fact).__name__ != "KeyspaceChanged"]
     file = io.BytesIO()
@@ -130,7 +128,7 @@ def test_a_whole_file_whose_facts_make_no_state_is_refused() -> None:
         dumps.parse(file.getvalue(), "the file")
 
 
-def test_files_with_some_bytes_changed_are_read_or_refused() -> None:
+def test_corrupted_dump_is_read_or_refused_without_a_crash() -> None:
     chance = random.Random(5)
     for whole in (dump_of(sound()), dumps.as_json(sound())):
         for _ in range(80):

@@ -1,4 +1,4 @@
-"""The steps of a request as its epochs say, also of those that came between two looks of a follower."""
+"""Steps of a request from its epochs, also between two polls of a follower."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def steps(request_id: str, *epochs: list[dict[str, Any]]) -> list[str]:
     return [history.step(row) for row in rows]
 
 
-def test_a_request_is_pending_then_where_its_transition_is_then_at_its_end() -> None:
+def test_steps_are_pending_then_transition_states_then_the_outcome() -> None:
     told = steps(
         "two",
         [changed("two", "pending")],
@@ -52,7 +52,7 @@ def test_a_request_is_pending_then_where_its_transition_is_then_at_its_end() -> 
     assert told == ["pending", "join", "join", "write_both_read_old", "done"]
 
 
-def test_one_that_is_undone_says_so_from_the_mark_on() -> None:
+def test_steps_after_a_mark_are_shown_as_being_undone() -> None:
     told = steps(
         "mine",
         [changed("mine", "pending")],
@@ -65,7 +65,7 @@ def test_one_that_is_undone_says_so_from_the_mark_on() -> None:
     assert told == ["pending", "truncate", *undone, "cancelled"]
 
 
-def test_one_that_waits_anew_is_pending_again() -> None:
+def test_request_of_a_rolled_back_group_is_pending_again() -> None:
     told = steps(
         "mine",
         [changed("mine", "running"), opened("other", "join", "other", "mine")],
@@ -77,10 +77,10 @@ def test_one_that_waits_anew_is_pending_again() -> None:
 
 
 @pytest.mark.parametrize("first_part", [8, 5])
-def test_a_follower_tells_the_steps_that_it_did_not_see_by_their_own_epochs_and_times(
+def test_follow_reads_missed_steps_from_the_log_with_their_times(
     server: Server, stele: Stele, first_part: int
 ) -> None:
-    """Also of those that did not fit into one answer."""
+    """The missed epochs may need more than one page."""
     server.answer("POST", "/v1/commands", ACCEPTED)
     follows(server, "mine", (12, "done", ""))
     of_the_log: tuple[tuple[int, list[dict[str, Any]]], ...] = (

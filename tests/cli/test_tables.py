@@ -1,4 +1,4 @@
-"""``stele table``, ``stele tablet`` and ``stele balance``: what they ask for and what they show."""
+"""``stele table``, ``stele tablet`` and ``stele balance``: their requests and their output."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def sent(server: Server) -> dict[str, object]:
     return found
 
 
-def test_a_keyspace_is_asked_for_with_tablets(server: Server, stele: Stele) -> None:
+def test_keyspace_create_sends_the_tablet_options(server: Server, stele: Stele) -> None:
     server.answer("POST", "/v1/commands", OUTCOME)
     ran = stele(
         *("keyspace", "create", "music", "--replication", "dc1=2"),
@@ -88,7 +88,7 @@ def test_a_keyspace_is_asked_for_with_tablets(server: Server, stele: Stele) -> N
     }
 
 
-def test_a_table_is_made_and_altered_with_its_options(server: Server, stele: Stele) -> None:
+def test_table_create_and_alter_send_the_options(server: Server, stele: Stele) -> None:
     for word in ("create", "alter"):
         server.asked.clear()
         other: dict[str, object] = {"colocated_with": ""} if word == "create" else {"reset": []}
@@ -127,7 +127,7 @@ def test_alter_shows_each_option_before_and_after(server: Server, stele: Stele) 
     assert zero.exit_code == 0 and sent(server)["reset"] == ["min_tablet_count"]
 
 
-def test_a_table_is_made_with_the_tablets_of_another(server: Server, stele: Stele) -> None:
+def test_table_create_sends_the_colocated_table(server: Server, stele: Stele) -> None:
     server.answer("POST", "/v1/commands", OUTCOME)
     ran = stele("table", "create", "music.by_band", "--colocate-with", "music.songs")
     assert ran.exit_code == 0, ran.err
@@ -136,7 +136,7 @@ def test_a_table_is_made_with_the_tablets_of_another(server: Server, stele: Stel
     assert wrong.exit_code == 2 and "names no table" in wrong.err
 
 
-def test_who_has_whose_tablets_is_shown(server: Server, stele: Stele) -> None:
+def test_lists_show_which_tables_share_tablets(server: Server, stele: Stele) -> None:
     off = {"off_since": 7}
     tables = [{**BY_BAND, "balancing": off}, {**BY_BAND, **BY_YEAR, "options": {}}, SONGS]
     server.answer("GET", "/v1/tables", {**at(31), "tables": tables, "next_cursor": ""})
@@ -152,9 +152,7 @@ def test_who_has_whose_tablets_is_shown(server: Server, stele: Stele) -> None:
     assert found["tables"] == names
 
 
-def test_what_the_balancer_does_for_a_group_is_shown_for_each_of_its_tables(
-    server: Server, stele: Stele
-) -> None:
+def test_moves_of_a_colocated_group_are_shown_for_each_table(server: Server, stele: Stele) -> None:
     move = request(
         "running",
         kind="tablet_migration",
@@ -206,7 +204,7 @@ def test_what_the_balancer_does_for_a_group_is_shown_for_each_of_its_tables(
         ),
     ],
 )
-def test_a_table_is_repaired_or_one_of_its_tablets(
+def test_table_repair_sends_a_repair_of_a_table_or_tablet(
     server: Server, stele: Stele, words: list[str], command: dict[str, object]
 ) -> None:
     server.answer("POST", "/v1/commands", OUTCOME)
@@ -215,9 +213,7 @@ def test_a_table_is_repaired_or_one_of_its_tablets(
     assert sent(server) == command
 
 
-def test_the_tablets_that_were_repaired_longest_ago_are_shown_first(
-    server: Server, stele: Stele
-) -> None:
+def test_tablets_with_the_oldest_repair_are_shown_first(server: Server, stele: Stele) -> None:
     times = (1_700_000_000_000, 0, 1_600_000_000_000)
     rows = [{"tablet": tablet, "repaired_ms": ms} for tablet, ms in enumerate(times)]
     page = {**at(31), "table": "music.songs", "tablets": 3, "repairs": rows, "next_cursor": ""}
@@ -259,7 +255,7 @@ def test_a_list_of_tables_needs_no_request_for_each_table(server: Server, stele:
     assert not server.asked_for("/v1/placements")
 
 
-def test_tablets_are_numbered_and_show_who_comes(server: Server, stele: Stele) -> None:
+def test_tablets_are_numbered_and_show_joining_replicas(server: Server, stele: Stele) -> None:
     page = {
         **at(31),
         "placement": "tablets:t-1",
@@ -285,9 +281,7 @@ def tablet_page(row: dict[str, object], ranges: int) -> dict[str, object]:
     return {**at(31), **page, "rows": [row], "next_cursor": ""}
 
 
-def test_a_tablet_is_shown_with_what_is_done_to_it_by_whom_and_why(
-    server: Server, stele: Stele
-) -> None:
+def test_tablet_shows_its_operation_with_actor_and_reason(server: Server, stele: Stele) -> None:
     quarter = {
         "start": 2**62 - 1,
         "end": -(2**63),
@@ -390,18 +384,14 @@ def test_a_table_on_the_ring_has_no_tablets_to_list(server: Server, stele: Stele
         ("tablet", "move", "songs", "0", "--from", "n1", "--to", "n2"),
     ],
 )
-def test_a_table_is_named_with_its_keyspace(
-    server: Server, stele: Stele, words: tuple[str, ...]
-) -> None:
+def test_table_names_need_a_keyspace(server: Server, stele: Stele, words: tuple[str, ...]) -> None:
     ran = stele(*words)
     assert ran.exit_code == 2
     assert f"'{words[2]}' names no table. Write KEYSPACE.TABLE;" in ran.err
     assert not server.asked
 
 
-def test_who_looks_for_tablets_on_the_ring_is_told_where_they_are(
-    server: Server, stele: Stele
-) -> None:
+def test_ring_of_a_keyspace_with_tablets_hints_at_tablet_list(server: Server, stele: Stele) -> None:
     server.answer("GET", "/v1/keyspaces", {**at(31), "keyspaces": [KEYSPACE], "next_cursor": ""})
     for arguments, command in (
         (["music"], "stele tablet list music.TABLE"),
@@ -421,7 +411,7 @@ SILENT = BalancedNode(
 )
 
 
-def test_balance_shows_what_moves_next_and_what_cannot(server: Server, stele: Stele) -> None:
+def test_balance_shows_planned_moves_and_stuck_tablets(server: Server, stele: Stele) -> None:
     move = PlannedTabletMove(
         table="music.songs",
         tablet=3,
@@ -445,7 +435,7 @@ def test_balance_shows_what_moves_next_and_what_cannot(server: Server, stele: St
         full=("n6",),
     )
     server.answer("GET", "/v1/balance", answer)
-    around(server)
+    other_requests(server)
     ran = stele("balance", "status")
     assert ran.exit_code == 0, ran.err
     text = " ".join(ran.out.split())
@@ -460,7 +450,7 @@ def test_balance_shows_what_moves_next_and_what_cannot(server: Server, stele: St
     assert json.loads(stele("balance", "status", "--json").out)["planned"][0]["tablet"] == 3
 
 
-def test_requests_about_tablets_are_told_by_names(server: Server, stele: Stele) -> None:
+def test_requests_about_tablets_show_table_names(server: Server, stele: Stele) -> None:
     request = {
         "request_id": "r-1",
         "kind": "tablet_migration",
@@ -480,7 +470,7 @@ def test_requests_about_tablets_are_told_by_names(server: Server, stele: Stele) 
     assert "tablet_migration of music.songs tablet 3 from n1 to n4" in text
 
 
-def test_why_a_tablet_is_where_it_is(server: Server, stele: Stele) -> None:
+def test_tablet_why_explains_each_possible_move(server: Server, stele: Stele) -> None:
     verdicts = (
         NodeVerdict("n1", "n1", False, Rule.HOLDS_ONE, "n1 has a replica of this tablet already"),
         NodeVerdict(
@@ -505,7 +495,7 @@ def test_why_a_tablet_is_where_it_is(server: Server, stele: Stele) -> None:
     assert found["verdicts"][2]["accepted"] is True
 
 
-def test_the_balancers_plan_is_shown_as_that_of_a_file(server: Server, stele: Stele) -> None:
+def test_balance_plan_has_the_output_of_an_offline_plan(server: Server, stele: Stele) -> None:
     world = with_table("a1 b1 c1", 16)
     world.add("d1")
     world.run()
@@ -543,7 +533,7 @@ LEAVE = {
 }
 
 
-def test_balance_shows_what_is_repaired_and_why(server: Server, stele: Stele) -> None:
+def test_balance_shows_repairs_and_their_reasons(server: Server, stele: Stele) -> None:
     server.answer("GET", "/v1/balance", balance(BalanceState.BALANCED))
     repair = {"table_id": "t-1", "status": "running", "submitted_ms": 7, "submitted_epoch": 30}
     tablet = {
@@ -554,7 +544,7 @@ def test_balance_shows_what_is_repaired_and_why(server: Server, stele: Stele) ->
         "tablet_count": 8,
     }
     whole = {**repair, "request_id": "r-1", "kind": "table_repair", "reason": "n2 was down"}
-    around(server, {**tablet, "reason": "it was never repaired"}, whole)
+    other_requests(server, {**tablet, "reason": "it was never repaired"}, whole)
     lines = stele("balance", "status").out.splitlines()
     assert [line for line in lines if "repair music" in line or "repair of" in line] == [
         "table_repair music.songs (r-1) is running: n2 was down",
@@ -562,8 +552,8 @@ def test_balance_shows_what_is_repaired_and_why(server: Server, stele: Stele) ->
     ]
 
 
-def around(server: Server, *requests: dict[str, object]) -> None:
-    """Return the log of other commands than the balancer's."""
+def other_requests(server: Server, *requests: dict[str, object]) -> None:
+    """Answer with these requests, tables and keyspaces."""
     page = {**at(31), "since_epoch": 0, "since_ms": 0, "next_cursor": ""}
     server.answer("GET", "/v1/requests", {**page, "requests": requests})
     server.answer("GET", "/v1/tables", {**at(31), "tables": [SONGS], "next_cursor": ""})
@@ -587,12 +577,12 @@ def balance(state: BalanceState, **more: tuple[PlannedTabletMove, ...]) -> Balan
     )
 
 
-def test_balance_shows_what_is_under_way_once_and_who_leaves(server: Server, stele: Stele) -> None:
+def test_balance_shows_running_moves_once_and_leaving_nodes(server: Server, stele: Stele) -> None:
     move = PlannedTabletMove(
         table="music.songs", tablet=3, from_node="n2", to_node="n4", kind="migration", why="x"
     )
     server.answer("GET", "/v1/balance", balance(BalanceState.BALANCING, planned=(move,)))
-    around(server, MOVE, LEAVE)
+    other_requests(server, MOVE, LEAVE)
     lines = [" ".join(line.split()) for line in stele("balance", "status").out.splitlines()]
     assert "leave n2 (r-2) is pending: 3 tablets are left on n2" in lines
     because = "n2 has 7 replicas of music.songs, its share is 4"
@@ -600,13 +590,13 @@ def test_balance_shows_what_is_under_way_once_and_who_leaves(server: Server, ste
     assert "planned at the last look" not in lines
 
 
-def test_a_balancer_that_is_off_is_not_called_balanced(server: Server, stele: Stele) -> None:
+def test_disabled_balancer_is_shown_as_off(server: Server, stele: Stele) -> None:
     off = SwitchedOff("", Balancing(off_since=30, actor="ada", reason="the night"), expired=False)
     late = Balancing(off_since=20, until_ms=1_700_000_000_000)
     answer = balance(BalanceState.OFF)
     passed = SwitchedOff("music.songs", late, expired=True)
     server.answer("GET", "/v1/balance", msgspec.structs.replace(answer, off=(off, passed)))
-    around(server)
+    other_requests(server)
     lines = stele("balance", "status").out.splitlines()
     assert lines[0] == "off at epoch 31; 1 tablet moves"
     assert lines[1] == "balancing is off since epoch 30 by ada (the night)"
@@ -616,17 +606,17 @@ def test_a_balancer_that_is_off_is_not_called_balanced(server: Server, stele: St
     )
 
 
-def test_balance_shows_what_nodes_serve_when_that_counts(server: Server, stele: Stele) -> None:
+def test_balance_shows_request_rates_if_they_have_weight(server: Server, stele: Stele) -> None:
     served = {"n2": msgspec.structs.replace(TOLD, rate=1234.5), "n4": SILENT}
     found = msgspec.structs.replace(balance(BalanceState.BALANCED), rate_weight=50, nodes=served)
     server.answer("GET", "/v1/balance", found)
-    around(server)
+    other_requests(server)
     text = " ".join(stele("balance", "status").out.split())
     assert "by size and rate: the loads of all 2 nodes are known" in text
     assert "n2 2 1.5 kB 2.0 MB 1,234 95.0 % 3.0 s ago n4 4 never" in text
 
 
-def test_the_largest_tablets_of_a_table_are_shown(server: Server, stele: Stele) -> None:
+def test_largest_tablets_of_a_table_are_shown(server: Server, stele: Stele) -> None:
     sizes = TableSizes(
         table="music.songs",
         tablets=8,
@@ -663,9 +653,7 @@ def test_the_largest_tablets_of_a_table_are_shown(server: Server, stele: Stele) 
     assert found["sizes"]["largest"][0]["tablet"] == 3
 
 
-def test_resize_says_what_the_balancer_may_undo_and_what_prevents_it(
-    server: Server, stele: Stele
-) -> None:
+def test_resize_warns_that_the_balancer_may_undo_it(server: Server, stele: Stele) -> None:
     sizes = TableSizes(
         table="music.songs",
         tablets=8,
@@ -687,8 +675,8 @@ def test_resize_says_what_the_balancer_may_undo_and_what_prevents_it(
     assert "balancer" not in stele("table", "resize", "music.songs", "8", "--no-wait").out
 
 
-def test_shards_are_shown_behind_their_nodes(server: Server, stele: Stele) -> None:
-    """Also the target shard of a move within a node; not shard 0, and not nodes with one shard."""
+def test_shards_are_shown_after_their_nodes(server: Server, stele: Stele) -> None:
+    """Target shards of moves within a node are shown. Nodes with one shard have none."""
     row = {**ROWS[0], "shards": [2, 0, 1], "other_shards": [2, 3, 1]}
     server.answer("GET", "/v1/placements", tablet_page(row, 1))
     shown = stele("tablet", "list", "music.songs").out.splitlines()[2].split()
@@ -704,7 +692,7 @@ def test_shards_are_shown_behind_their_nodes(server: Server, stele: Stele) -> No
     ]
 
 
-def test_balance_shows_what_each_shard_has(server: Server, stele: Stele) -> None:
+def test_balance_shows_the_load_of_each_shard(server: Server, stele: Stele) -> None:
     two = tuple(BalancedShard(tablets=count, size_bytes=10) for count in (2, 1))
     move = PlannedTabletMove(
         table="music.songs",
@@ -718,13 +706,13 @@ def test_balance_shows_what_each_shard_has(server: Server, stele: Stele) -> None
     answer = balance(BalanceState.BALANCING, planned=(move,))
     nodes = {**answer.nodes, "n2": msgspec.structs.replace(answer.nodes["n2"], shards=two)}
     server.answer("GET", "/v1/balance", msgspec.structs.replace(answer, nodes=nodes))
-    around(server)
+    other_requests(server)
     text = " ".join(stele("balance", "status").out.split())
     assert "of its share on each shard reported n2 3 1.5 kB 2.0 MB 95.0 % 2 1 3.0 s ago" in text
     assert "music.songs 3 n2 n2:1 intranode_migration shard 0 of n2 has 2" in text
 
 
-def test_a_tablet_is_sent_to_a_shard(server: Server, stele: Stele) -> None:
+def test_tablet_move_sends_the_target_shard(server: Server, stele: Stele) -> None:
     server.answer("POST", "/v1/commands", OUTCOME)
     words = ("tablet", "move", "music.songs", "3", "--from", "n1", "--no-wait", "--to")
     for to, node, shard in (("n1:2", "n1", 2), ("n4", "n4", -1)):
@@ -737,9 +725,7 @@ def test_a_tablet_is_sent_to_a_shard(server: Server, stele: Stele) -> None:
         assert "is no place of a replica" in stele(*words, wrong).err
 
 
-def test_a_replica_that_leaves_may_be_named_with_the_shard_that_it_is_on(
-    server: Server, stele: Stele
-) -> None:
+def test_tablet_move_accepts_the_shard_of_the_source(server: Server, stele: Stele) -> None:
     server.answer("POST", "/v1/commands", OUTCOME)
     row = {"start": 2**62 - 1, "end": -(2**63), "reads": ["n1"], "writes": ["n1"], "shards": [3]}
     server.answer("GET", "/v1/placements", tablet_page(row, ranges=4))
@@ -753,7 +739,7 @@ def test_a_replica_that_leaves_may_be_named_with_the_shard_that_it_is_on(
     assert wrong.exit_code == 1 and "is on shard 3 of n1, not on 2" in wrong.err
 
 
-def test_a_snapshot_is_deleted_by_its_tag_alone(server: Server, stele: Stele) -> None:
+def test_snapshot_delete_takes_only_the_tag(server: Server, stele: Stele) -> None:
     wrong = stele("table", "snapshot", "delete", "nightly", "--tag", "other")
     assert wrong.exit_code == 2 and "taken" in wrong.err
     assert not server.asked_for("/v1/commands")

@@ -1,4 +1,4 @@
-"""``stele token``, and what the command line does with one."""
+"""``stele token``, and the token file of other commands."""
 
 from __future__ import annotations
 
@@ -12,9 +12,7 @@ from stele.runtime.tokens import digest_of
 from tests.cli.conftest import Stele
 
 
-def test_the_file_has_the_token_of_the_line_and_is_its_owners_alone(
-    stele: Stele, tmp_path: Path
-) -> None:
+def test_token_file_is_private_and_matches_the_printed_line(stele: Stele, tmp_path: Path) -> None:
     file = tmp_path / "ada.token"
     ran = stele("token", "ada", str(file))
     assert ran.exit_code == Exit.OK, ran.err
@@ -24,7 +22,7 @@ def test_the_file_has_the_token_of_the_line_and_is_its_owners_alone(
     assert token not in ran.out + ran.err
 
 
-def test_a_token_may_be_for_some_commands_alone(stele: Stele, tmp_path: Path) -> None:
+def test_token_can_be_limited_to_some_commands(stele: Stele, tmp_path: Path) -> None:
     file = tmp_path / "ci.token"
     ran = stele("token", "ci", str(file), "--may", "create_table", "--may", "recover")
     assert read_callers(ran.out)[digest_of(file.read_text().strip())].may == {
@@ -33,7 +31,7 @@ def test_a_token_may_be_for_some_commands_alone(stele: Stele, tmp_path: Path) ->
     }
 
 
-def test_a_token_that_is_there_is_not_written_over(stele: Stele, tmp_path: Path) -> None:
+def test_existing_token_file_is_not_overwritten(stele: Stele, tmp_path: Path) -> None:
     file = tmp_path / "ada.token"
     file.write_text("a token")
     ran = stele("token", "ada", str(file))
@@ -45,7 +43,7 @@ def test_a_token_that_is_there_is_not_written_over(stele: Stele, tmp_path: Path)
     ("words", "problem"),
     [(("two words",), "is no name"), (("ada", "--may", "drop_all"), "no command drop_all")],
 )
-def test_what_makes_no_line_makes_no_file(
+def test_invalid_name_or_command_creates_no_token_file(
     stele: Stele, tmp_path: Path, words: tuple[str, ...], problem: str
 ) -> None:
     file = tmp_path / "ada.token"
@@ -55,7 +53,7 @@ def test_what_makes_no_line_makes_no_file(
     assert problem in ran.err
 
 
-def test_a_file_without_a_token_is_named_before_anything_is_sent(
+def test_file_without_a_token_is_a_usage_error(
     stele: Stele, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("STELE_TOKEN_FILE", str(tmp_path / "callers"))

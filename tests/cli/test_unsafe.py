@@ -1,4 +1,4 @@
-"""``stele unsafe`` and ``stele found --from`` against answers that the log's own rules have made."""
+"""``stele unsafe`` and ``stele found --from`` against answers that the rules of the log computed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def outcome(epoch: int) -> dict[str, Any]:
 
 
 def overriding(server: Server) -> None:
-    """Answers for a revert of the newest epoch of a shop, before and after it."""
+    """Answer with the states before and after a revert of the newest epoch."""
     history = shop()
     before = history.image
     assert history.apply(SetSetting("colour", "red")) is None
@@ -34,9 +34,7 @@ def overriding(server: Server) -> None:
     server.answer("POST", "/v1/commands", outcome(history.image.epoch))
 
 
-def test_a_revert_is_shown_confirmed_and_told_with_both_states(
-    server: Server, stele: Stele
-) -> None:
+def test_revert_shows_the_diff_and_both_states(server: Server, stele: Stele) -> None:
     overriding(server)
     history = shop()
     args = ("unsafe", "revert", f"--to={history.image.epoch}", "--actor=ada", "--reason=a mistake")
@@ -50,7 +48,7 @@ def test_a_revert_is_shown_confirmed_and_told_with_both_states(
     assert not command["content"], "the state is the log's own to find"
 
 
-def test_without_the_word_it_is_only_shown(server: Server, stele: Stele) -> None:
+def test_revert_without_confirmation_only_shows_the_diff(server: Server, stele: Stele) -> None:
     overriding(server)
     epoch = shop().image.epoch
     ran = stele("unsafe", "revert", f"--to={epoch}", "--actor=ada", "--reason=a mistake")
@@ -60,7 +58,7 @@ def test_without_the_word_it_is_only_shown(server: Server, stele: Stele) -> None
     assert not server.asked_for("/v1/commands")
 
 
-def test_a_reason_is_needed_unless_it_is_a_dry_run(server: Server, stele: Stele) -> None:
+def test_revert_needs_a_reason_unless_it_is_a_dry_run(server: Server, stele: Stele) -> None:
     overriding(server)
     epoch = shop().image.epoch
     assert "Say --reason" in stele("unsafe", "revert", f"--to={epoch}", "--actor=ada").err
@@ -70,7 +68,7 @@ def test_a_reason_is_needed_unless_it_is_a_dry_run(server: Server, stele: Stele)
     assert not server.asked_for("/v1/commands")
 
 
-def test_what_may_be_lost_is_shown_and_needs_a_word_of_its_own(
+def test_possible_loss_is_shown_and_needs_its_own_option(
     server: Server, stele: Stele, tmp_path: Path
 ) -> None:
     history = shop()
@@ -91,7 +89,7 @@ def test_what_may_be_lost_is_shown_and_needs_a_word_of_its_own(
     assert not server.asked_for("/v1/commands")
 
 
-def test_what_the_log_would_refuse_is_refused_before_it_is_sent(
+def test_override_that_the_log_would_refuse_is_not_sent(
     server: Server, stele: Stele, tmp_path: Path
 ) -> None:
     history = shop()
@@ -121,7 +119,7 @@ def topology(since_epoch: int, cluster: str = "demo") -> dict[str, Any]:
     }
 
 
-def test_a_cluster_is_founded_frozen_and_begins_with_the_file(
+def test_found_from_a_file_founds_a_frozen_log_and_loads_the_state(
     server: Server, stele: Stele, tmp_path: Path
 ) -> None:
     image = shop().image
@@ -145,7 +143,9 @@ def test_a_cluster_is_founded_frozen_and_begins_with_the_file(
     assert unpacked_state(content)
 
 
-def test_an_interrupted_founding_goes_on(server: Server, stele: Stele, tmp_path: Path) -> None:
+def test_interrupted_found_from_a_file_continues(
+    server: Server, stele: Stele, tmp_path: Path
+) -> None:
     file = tmp_path / "state.json"
     dumps.write(file, shop().image)
     server.answer("GET", "/v1/topology", topology(1))
@@ -155,7 +155,7 @@ def test_an_interrupted_founding_goes_on(server: Server, stele: Stele, tmp_path:
     assert msgspec.json.decode(begin.body)["command"]["type"] == "load_state"
 
 
-def test_a_cluster_that_is_there_does_not_begin_with_a_file(
+def test_found_from_a_file_fails_on_an_existing_cluster(
     server: Server, stele: Stele, tmp_path: Path
 ) -> None:
     file = tmp_path / "state.json"
@@ -167,7 +167,7 @@ def test_a_cluster_that_is_there_does_not_begin_with_a_file(
     assert len(server.asked_for("/v1/commands")) == 1
 
 
-def test_the_history_says_what_was_overridden() -> None:
+def test_history_describes_an_override() -> None:
     override = {
         "kind": "revert", "of_epoch": 7, "of_cluster_id": "demo/1", "accept_loss": True,
         "hash_before": "a" * 64, "hash_after": "b" * 64,

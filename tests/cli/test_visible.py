@@ -1,4 +1,4 @@
-"""Whatever people wrote into the log, it does nothing to the terminal of who reads it."""
+"""Text from the log cannot control the terminal of its reader."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def shown(capsys: pytest.CaptureFixture[str]) -> str:
     return text
 
 
-def test_it_is_shown_by_number(capsys: pytest.CaptureFixture[str]) -> None:
+def test_control_characters_are_escaped(capsys: pytest.CaptureFixture[str]) -> None:
     console().print(Text(HOSTILE), soft_wrap=True)
     text = shown(capsys)
     assert "no\\u001b[2J\\u001b]0;owned" in text
@@ -29,7 +29,9 @@ def test_it_is_shown_by_number(capsys: pytest.CaptureFixture[str]) -> None:
     assert text.endswith("and\nline\n")
 
 
-def test_neither_cells_nor_plain_words_get_through(capsys: pytest.CaptureFixture[str]) -> None:
+def test_control_characters_in_tables_and_strings_are_escaped(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     table = Table(HOSTILE)
     table.add_row(HOSTILE, Text(HOSTILE, style="bold"))
     console().print(table)
@@ -37,13 +39,13 @@ def test_neither_cells_nor_plain_words_get_through(capsys: pytest.CaptureFixture
     assert "owned" in shown(capsys)
 
 
-def test_names_with_colons_stay_as_they_are(capsys: pytest.CaptureFixture[str]) -> None:
+def test_names_with_colons_are_not_replaced_by_emoji(capsys: pytest.CaptureFixture[str]) -> None:
     console().print(Table(":key:"), "by :bug:")
     text = shown(capsys)
     assert ":key:" in text and "by :bug:" in text
 
 
-def test_our_own_styles_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_styles_of_the_program_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")
     out = console()
     with out.capture() as found:
@@ -51,7 +53,7 @@ def test_our_own_styles_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found.get() == "\x1b[1;31ma\\u001b[2J\x1b[0m\n"
 
 
-def test_json_is_the_same_json(capsys: pytest.CaptureFixture[str]) -> None:
+def test_escaped_json_has_the_same_value(capsys: pytest.CaptureFixture[str]) -> None:
     print_value_as_json({"reason": HOSTILE})
     assert json.loads(shown(capsys)) == {"reason": HOSTILE}
     assert json.loads(visible(json.dumps([HOSTILE], ensure_ascii=False))) == [HOSTILE]

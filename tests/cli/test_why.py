@@ -41,9 +41,7 @@ STALLED: dict[str, Any] = {
 }
 
 
-def test_why_names_the_hung_source_since_when_until_when_and_what_to_do(
-    server: Server, stele: Stele
-) -> None:
+def test_why_shows_a_stalled_source_with_its_times_and_a_hint(server: Server, stele: Stele) -> None:
     work = PROGRESS["transitions"][0]  # type: ignore[index]
     still = {**work, "nodes": {"n3": {**WORK, "keys_done": 3, "error": "", "still_for_s": 8.0}}}
     still |= {"bytes_per_s": None, "eta_s": None}
@@ -76,7 +74,7 @@ def test_why_names_the_hung_source_since_when_until_when_and_what_to_do(
         ({"eta_s": 4.0, "eta_at_least": True}, "at least 4.0 s to go, by stream_mib_per_s"),
     ],
 )
-def test_why_of_a_stream_that_has_just_begun_says_what_the_limit_says(
+def test_why_of_a_new_stream_estimates_by_the_limit(
     server: Server, stele: Stele, known: dict[str, object], line: str
 ) -> None:
     work = PROGRESS["transitions"][0]  # type: ignore[index]
@@ -85,7 +83,7 @@ def test_why_of_a_stream_that_has_just_begun_says_what_the_limit_says(
     assert line in stele("why").out
 
 
-def test_why_of_a_slow_stream_names_the_limit_in_force(server: Server, stele: Stele) -> None:
+def test_why_of_a_slow_stream_shows_the_rate_limit(server: Server, stele: Stele) -> None:
     work = PROGRESS["transitions"][0]  # type: ignore[index]
     wait = {**STALLED, "cause": "", "limit": None, "blockers": [{**RECEIVER, "is_down": False}]}
     slow = {**work, "limit_bytes_per_s": 1 << 20}
@@ -95,16 +93,14 @@ def test_why_of_a_slow_stream_names_the_limit_in_force(server: Server, stele: St
     assert "no setting ends this wait" not in out
 
 
-def test_why_shows_how_fast_it_goes(server: Server, stele: Stele) -> None:
+def test_why_shows_rate_and_remaining_time(server: Server, stele: Stele) -> None:
     under_way(server)
     ran = stele("why")
     assert "n3 stream running, 1.0 MB of 4.0 MB" in ran.out
     assert "about 30.0 s to go at 100.0 kB/s" in ran.out
 
 
-def test_why_of_a_leave_of_a_dead_node_says_how_to_withdraw_it(
-    server: Server, stele: Stele
-) -> None:
+def test_why_of_a_leave_of_a_dead_node_shows_how_to_cancel_it(server: Server, stele: Stele) -> None:
     dead = {"node_id": "n4", "why": "is down", "silent_for_s": 40.0, "is_down": True}
     wait = {"request_ids": ["leave-n4"], "waiting_for": "dead nodes", "blockers": [dead]}
     wait |= {"kind": "members", "cause": "n4"}
@@ -118,7 +114,7 @@ def test_why_of_a_leave_of_a_dead_node_says_how_to_withdraw_it(
     assert "`stele cancel leave-n4`" in ran.out
 
 
-def test_who_waits_for_tablets_is_told_where_to_see_them_move(server: Server, stele: Stele) -> None:
+def test_why_of_a_wait_for_tablets_hints_at_balance_status(server: Server, stele: Stele) -> None:
     leave = request("pending", request_id="leave-n1", kind="leave", removes_node=True)
     wait = {"request_ids": ["leave-n1"], "waiting_for": "room: 4 of 'n1'", "blockers": []}
     cluster(server, requests=[leave])
@@ -127,7 +123,7 @@ def test_who_waits_for_tablets_is_told_where_to_see_them_move(server: Server, st
     assert "do: wait: `stele balance status` shows its tablets that move; if none does," in ran.out
 
 
-def test_why_of_a_request_without_room_names_what_it_waits_for(
+def test_why_of_a_request_that_waits_for_room_names_the_other_request(
     server: Server, stele: Stele
 ) -> None:
     wait = {"request_ids": ["leave-n1"], "waiting_for": "room: join-n3-1 moves", "blockers": []}
@@ -140,7 +136,7 @@ def test_why_of_a_request_without_room_names_what_it_waits_for(
     assert "do: wait until it has room (`stele why join-n3-1` says what that waits for)" in ran.out
 
 
-def test_why_when_idle_says_so_and_shows_what_ended_last(server: Server, stele: Stele) -> None:
+def test_why_when_idle_shows_the_last_ended_request(server: Server, stele: Stele) -> None:
     cluster(server)
     ended = [request("done", finished_epoch=9)]
     server.answer("GET", "/v1/requests", {**at(7), "requests": ended})
@@ -155,8 +151,8 @@ def test_why_when_idle_says_so_and_shows_what_ended_last(server: Server, stele: 
     assert [row["node_id"] for row in ended] == ["n3"], "what the lines show"
 
 
-def test_why_when_idle_says_which_members_are_down(server: Server, stele: Stele) -> None:
-    """The next operation will wait for them; who is up is unknown where no session guard answers."""
+def test_why_when_idle_lists_members_that_are_down(server: Server, stele: Stele) -> None:
+    """The next operation waits for them. Without a session guard, liveness is unknown."""
     cluster(server)
     server.answer("GET", "/v1/progress", IDLE)
     assert stele("why").out.splitlines() == ["Nothing to do: no request is pending or running."]
@@ -179,7 +175,7 @@ def test_why_when_idle_says_which_members_are_down(server: Server, stele: Stele)
     assert "n1 (last heard 40.0 s ago) is down" in stele("why").out, "nothing waits for n2"
 
 
-def test_why_says_that_no_node_can_take_the_tablets_of_a_node_to_be_removed(
+def test_why_shows_that_no_node_can_take_the_tablets_of_a_removed_node(
     server: Server, stele: Stele
 ) -> None:
     no_place = "no other node can take 4 tablets of 'n3'. Add a node in rack r3 of dc1"
@@ -191,7 +187,7 @@ def test_why_says_that_no_node_can_take_the_tablets_of_a_node_to_be_removed(
     assert msgspec.json.decode(stele("why", "--json").out)["no_place"] == {JOIN: no_place}
 
 
-def test_why_of_a_remove_keeps_the_number_of_tablets_that_are_left(
+def test_why_of_a_remove_shows_the_number_of_remaining_tablets(
     server: Server, stele: Stele
 ) -> None:
     cluster(server, requests=[request("pending", kind="remove", node_id="n2", removes_node=True)])
@@ -200,7 +196,7 @@ def test_why_of_a_remove_keeps_the_number_of_tablets_that_are_left(
     assert "3 tablets are left on n2, beside those that move now" in stele("why").out
 
 
-def test_why_of_a_request_that_failed_ends_with_what_to_do(server: Server, stele: Stele) -> None:
+def test_why_of_a_failed_request_ends_with_a_hint(server: Server, stele: Stele) -> None:
     cluster(server, requests=[request("failed", error="Rolled back: disk full")])
     server.answer("GET", "/v1/progress", IDLE)
     lines = stele("why", JOIN).out.splitlines()
@@ -217,7 +213,7 @@ def test_why_of_a_request_that_failed_ends_with_what_to_do(server: Server, stele
         ("write_both_read_old", "Rolled back", "it is being undone already"),
     ],
 )
-def test_only_what_can_be_undone_is_offered_to_be_cancelled(
+def test_cancel_is_offered_only_before_the_point_of_no_return(
     state: str, mark: str, says: str
 ) -> None:
     moving = msgspec.convert(transition(state, JOIN, mark=mark), TransitionSummary)
@@ -235,7 +231,7 @@ def test_only_what_can_be_undone_is_offered_to_be_cancelled(
         (None, 40.0, "start n3; or, if dead for good, `stele exclude n3`"),
     ],
 )
-def test_a_node_is_called_dead_only_after_the_patience(
+def test_exclude_is_suggested_only_after_the_patience(
     silent_for_s: float | None, waited_s: float, says: str
 ) -> None:
     down = BlockerAnswer("n3", "is silent", silent_for_s, is_down=True)
@@ -247,8 +243,8 @@ def test_a_node_is_called_dead_only_after_the_patience(
     assert "exclude" not in advice(case), "it would lose acknowledged writes"
 
 
-def test_a_short_barrier_has_no_culprit() -> None:
-    """Its nodes are up and a moment behind: that is how each barrier begins."""
+def test_short_barrier_names_no_cause() -> None:
+    """Each barrier begins with nodes that are a moment behind."""
     behind = BlockerAnswer("n3", "has applied epoch 58, not 59", 0.1)
     wait = WaitProgress((JOIN,), "version 5", (behind,), WaitKind.APPLIED, 0.1, cause="n3")
     case = Case(msgspec.convert(request("running"), Request), None, wait)
