@@ -12,7 +12,7 @@ from stele.coordinator.election import Election
 from stele.log.brokers import Brokers
 from stele.log.flows import flow_topic
 from stele.runtime.group import FENCED_PAUSE_S
-from tests.services.groups import take_the_name_away
+from tests.services.groups import fence_member
 
 pytestmark = pytest.mark.broker
 
@@ -56,7 +56,7 @@ async def test_fenced_instance_is_elected_again(
     one = await candidate("c-1")
     await _until(lambda: one.elected, "it is elected")
     group, topic = f"stele.{topics}.coordinators", flow_topic(topics, "reports")
-    await asyncio.to_thread(take_the_name_away, kafka, group, topic, "c-1", "cooperative-sticky")
+    await asyncio.to_thread(fence_member, kafka, group, topic, "c-1", "cooperative-sticky")
     await _until(lambda: bool(one.failure), "it tells that it was fenced out")
     await _until(lambda: one.elected, "it is elected again")
     await _until(lambda: not one.failure, "and well")

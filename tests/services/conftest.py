@@ -1,4 +1,4 @@
-"""A log with a writer in this process, and services beside it as processes."""
+"""A log with a writer in this process, and services as separate processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A second member with somebody's name: the broker fences the first one out, which librdkafka calls fatal."""
+"""A second consumer with the same static member id. The broker fences the first, fatal for librdkafka."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from tests.polling import wait_until
 DEADLINE_S = 90.0
 
 
-def take_the_name_away(
+def fence_member(
     bootstrap: str, group: str, topic: str, name: str, strategy: str = "range,roundrobin"
 ) -> None:
-    """Join as ``name`` until a partition is ours, and leave the name behind without saying so."""
+    """Join the group as ``name`` until a partition is assigned, and close without leaving the group."""
     thief = Consumer(
         {
             "bootstrap.servers": bootstrap,
@@ -34,7 +34,7 @@ def _has_some(consumer: Consumer) -> bool:
 
 
 def forget_offsets(bootstrap: str, group: str) -> None:
-    """Delete the group, so that its topic is read from the beginning; its members must be dead."""
+    """Delete the group, so that its topic is read from the beginning. Its members must be dead."""
     admin = AdminClient({"bootstrap.servers": bootstrap})
 
     def deleted() -> bool:

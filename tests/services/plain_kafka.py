@@ -1,4 +1,4 @@
-"""Somebody who speaks to the metadata log by Kafka alone."""
+"""A client that uses the metadata-log only through Kafka."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Kafka:
         assert self._producer.flush(DEADLINE_S) == 0
 
     def wait_for(self, *request_ids: str) -> list[Outcome]:
-        """The first outcome of each."""
+        """Return the first outcome of each request id."""
         wait_until(lambda: self._saw(request_ids), f"outcomes of {request_ids[:5]}", DEADLINE_S)
         return [self.outcomes[request_id][0] for request_id in request_ids]
 

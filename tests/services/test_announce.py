@@ -1,4 +1,4 @@
-"""A process of a service becomes known to the log, again when that forgot it or says something else."""
+"""Processes of services announce themselves, and repeat it when their row is missing or differs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.broker
 NAMES = ("session-guard", "catch-up", "tablet-balancer", "coordinator")
 
 
-async def test_every_follower_announces_itself_and_does_so_again_when_it_was_forgotten(
+async def test_every_service_announces_itself_again_after_it_was_forgotten(
     kafka: str, topics: str, tmp_path: Path, redis_url: str
 ) -> None:
     async with (
@@ -42,7 +42,7 @@ async def test_every_follower_announces_itself_and_does_so_again_when_it_was_for
         await until(lambda: known() == expected, "catch-up to say what it is")
 
 
-async def test_a_metadata_log_announces_itself_through_any_that_decides(
+async def test_each_metadata_log_announces_itself(
     kafka: str, topics: str, tmp_path: Path, redis_url: str
 ) -> None:
     async with services(kafka, topics, redis_url, tmp_path) as start:

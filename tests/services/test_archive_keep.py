@@ -1,4 +1,4 @@
-"""Settings move the begin of the archive, on real processes: the same for all replicas, and reported."""
+"""Settings move the beginning of the archive on real processes: equal for all replicas, and reported."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ async def start(kafka: str, topics: str, redis_url: str, tmp_path: Path) -> Asyn
         yield found
 
 
-async def settled(log: Service, *replicas: Service) -> dict[str, Any]:
-    """Where the archive begins, once all of these have deleted what is before it."""
+async def settled_beginning(log: Service, *replicas: Service) -> dict[str, Any]:
+    """Return the beginning of the archive, once all these replicas have deleted older epochs."""
     found = dict[str, Any]()
     async with asyncio.timeout(90):
         while True:
@@ -43,7 +43,7 @@ async def settled(log: Service, *replicas: Service) -> dict[str, Any]:
             await asyncio.sleep(0.2)
 
 
-async def test_old_epochs_go_and_whoever_asks_for_them_is_told_where_they_are(
+async def test_expired_epochs_are_deleted_and_reads_of_them_get_a_hint(
     start: Start, kafka: str, topics: str, tmp_path: Path
 ) -> None:
     site = Deployment(start, tmp_path, kafka, topics)
@@ -67,17 +67,17 @@ async def test_old_epochs_go_and_whoever_asks_for_them_is_told_where_they_are(
     assert f"feature {UPKEEP} is not enabled" in told
     await site.stele("features", "enable", UPKEEP)
     await fill(log, 80)
-    await settled(log, one, two)
+    await settled_beginning(log, one, two)
     await third.start()
     await fill(log, 80)
-    await settled(log, one, two, third)
-    await change(log, "archive_keep_epochs", "1000000")  # it begins no later from now on
-    trimmed = await settled(log, one, two, third)
+    await settled_beginning(log, one, two, third)
+    await change(log, "archive_keep_epochs", "1000000")  # the beginning does not move from now on
+    trimmed = await settled_beginning(log, one, two, third)
     first = trimmed["epoch"]
     assert trimmed["stores"] == [store]
     assert first <= (await log.get("/v1/catch_up"))["archive"]["truncated"]["epoch"]
 
-    await whoever_asks_is_told(site, log, one, first, store)
+    await check_reads_get_a_hint(site, log, one, first, store)
     again = await command(log, "remembered", type="set_setting", name="early", value="1")
     assert again.json()["code"] == "request_id_expired", again.text
     assert "deleted" in again.json()["message"]
@@ -100,7 +100,7 @@ def folded_from(folder: Path, first: int) -> tuple[int, bytes, list[bytes]]:
     return image.epoch, image.state_id, [p.read_bytes() for p in (kept.path, kept.decided_path)]
 
 
-async def whoever_asks_is_told(
+async def check_reads_get_a_hint(
     site: Deployment, log: Service, replica: Service, first: int, store: str
 ) -> None:
     for path in (f"/v1/epochs/{first - 1}", "/v1/epochs?from=1", f"/v1/state?epoch={first - 1}"):

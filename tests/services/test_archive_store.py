@@ -1,4 +1,4 @@
-"""The archive in a store on real processes: mirrored, backed up, and all that is left in the end."""
+"""The archive in an object store on real processes: mirrored, backed up, and the source of a recovery."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from tests.deployment.commands import change, command, fill, is_well, newest, sp
 from tests.deployment.process import Service, services
 from tests.deployment.processes import Deployment
 from tests.servers import S3Server, s3_server
-from tests.services.test_recover import remake
+from tests.services.test_recover import replace_topic
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
 
 
 @pytest.fixture
 def own_s3(monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Server]:
-    """A server that the test may stop."""
+    """Return a server that the test may stop."""
     with s3_server() as server:
         for name, value in server.environment.items():
             monkeypatch.setenv(name, value)
@@ -40,7 +40,7 @@ async def site(
 
 
 async def stele(capsys: pytest.CaptureFixture[str], *arguments: str) -> Any:
-    """The answer of a command line in this process, as JSON."""
+    """Return the JSON output of a command line that runs in this process."""
     capsys.readouterr()
     code = await asyncio.to_thread(run, [*arguments, "--json"])
     out, err = capsys.readouterr()
@@ -51,7 +51,7 @@ async def stele(capsys: pytest.CaptureFixture[str], *arguments: str) -> Any:
 async def is_whole(
     capsys: pytest.CaptureFixture[str], log: Service, where: str, last: int
 ) -> dict[str, Any]:
-    """A check of a store that has all epochs up to this one at least."""
+    """Verify a store, which must have at least all epochs up to this one."""
     verdict: dict[str, Any] = await stele(capsys, "backup", "verify", where)
     assert (verdict["first_epoch"], verdict["flaws"]) == (1, [])
     assert verdict["last_epoch"] >= last
@@ -65,7 +65,7 @@ async def end(service: Service) -> None:
     await asyncio.to_thread(service.process.wait, 30)
 
 
-async def test_a_store_is_all_that_is_left_and_the_cluster_goes_on(
+async def test_cluster_continues_from_the_archive_store_alone(
     site: Deployment,
     own_s3: S3Server,
     kafka: str,
@@ -92,7 +92,7 @@ async def test_a_store_is_all_that_is_left_and_the_cluster_goes_on(
 
     await one.until("/v1/archive", is_mirrored, "all is in the store")
 
-    # The store is away: nothing else suffers, and it gets what came meanwhile.
+    # While the store is unavailable everything else works, and it receives missed epochs later.
     own_s3.stop()
     await fill(log, 60)
     await one.until("/v1/archive", lambda a: a["store"]["why"], "the store is missed")
@@ -101,7 +101,7 @@ async def test_a_store_is_all_that_is_left_and_the_cluster_goes_on(
     last = await newest(log)
     await one.until("/v1/archive", is_mirrored, "what came meanwhile is in the store, too")
 
-    # A backup, one more with what has come since, and a check of both copies.
+    # A backup, an incremental backup, and a verification of both copies.
     done = await stele(capsys, "backup", backup, "--catch-up", one.url)
     assert (done["first_epoch"], done["flaws"]) == (1, [])
     assert done["last_epoch"] >= last
@@ -114,7 +114,7 @@ async def test_a_store_is_all_that_is_left_and_the_cluster_goes_on(
     assert (await is_whole(capsys, log, mirror, last))["snapshots"]
     assert (await is_whole(capsys, log, backup, last))["snapshots"]
 
-    # The topic forgets its beginning, and the only replica its disk: the next one gets all from the store.
+    # The topic is truncated, and the only replica loses its disk: a new one reads all from the store.
     await change(log, "truncate_behind", "1")
     assert await site.begins_behind(50) > 50
     last = await newest(log)
@@ -130,11 +130,11 @@ async def test_a_store_is_all_that_is_left_and_the_cluster_goes_on(
     await two.until("/v1/archive", has_all, "the empty replica is filled")
     await two.until("/v1/archive", is_mirrored, "it goes on where the other one was")
 
-    # Topic, processes and disks are lost; the store is all that is left.
+    # Topic, processes and disks are lost. Only the store remains.
     site.running.clear()
     await end(two)
     await end(log)
-    await remake(site, [])
+    await replace_topic(site, [])
     told = await stele(capsys, "restore", mirror, "--into", str(site.folder_of(3)))
     assert told["last_epoch"] >= last
     three = await site.catch_up(3, **mirrored)

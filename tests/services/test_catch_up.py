@@ -1,4 +1,4 @@
-"""The archive on real processes: what comes is kept, and the topic is truncated behind it."""
+"""The archive on real processes: new epochs are archived, and the topic is truncated before them."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ pytestmark = [pytest.mark.broker, pytest.mark.slow]
 SNAPSHOT_EPOCHS = 50
 
 
-async def test_a_truncated_log_is_whole_for_everybody(
+async def test_truncated_log_is_complete_for_all_readers(
     site: Deployment, kafka: str, topics: str
 ) -> None:
-    """Epochs, images and outcomes of before are the same; a new replica gets all of it from the others."""
+    """Earlier epochs, images and outcomes are unchanged. A new replica fetches all of them from the others."""
     log, one = await site.metadata_log(), await site.catch_up(1)
     two = await site.catch_up(2)
     await change(log, "snapshot_epochs", str(SNAPSHOT_EPOCHS))
@@ -49,7 +49,7 @@ async def test_a_truncated_log_is_whole_for_everybody(
         ]
 
     def announced(state: Any) -> bool:
-        # Each keeps the newest three: they share all of them once both are at the end.
+        # Each keeps the newest three snapshots: both have the same once both are at the end.
         each = hashes_of(state)
         return len(each) == 2 and len({*each[0]} & {*each[1]}) >= 3
 

@@ -1,4 +1,4 @@
-"""Members of the archive on real processes: changed by a command, and by the death of one."""
+"""Members of the archive on real processes: changed by a command, and after the death of one."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ async def until_members(log: Service, *names: str, deadline_s: float = 60.0) -> 
     return await log.until("/v1/catch_up", found, what, deadline_s)
 
 
-async def test_members_are_changed_and_a_dead_one_is_replaced(
+async def test_catch_up_members_change_and_a_dead_one_is_replaced(
     start: Start, kafka: str, topics: str, tmp_path: Path
 ) -> None:
     site = Deployment(start, tmp_path, kafka, topics)
@@ -49,7 +49,7 @@ async def test_members_are_changed_and_a_dead_one_is_replaced(
     await until_members(log, "cu-1")
     await fill(log, 120)
     await snapshots(log, 1)
-    # A coordinator at the log's beginning ends when that is deleted, and is not restarted here.
+    # A coordinator that reads the log's beginning ends when it is deleted, and is not restarted here.
     await site.begins_behind(120)
     await start("coordinator", catch_up_urls=site.urls)
     for number in (2, 3):

@@ -26,7 +26,7 @@ NO_REDIS = "redis://127.0.0.1:1/0"
 FOUNDERS = ("n1", "n2", "n3")
 ON_RING, IN_TABLETS = "library.books", "music.songs"
 MARGIN_S = 10
-"""The least margin after which a generation holds."""
+"""The smallest margin after which a generation starts."""
 NODE = {"data_timeout_s": 3, "load_interval_s": 0.5}
 SECOND_US = 1_000_000
 TOPIC_S = READ_S = 60
@@ -37,7 +37,7 @@ WRITES = 100
 
 @pytest.fixture
 async def live(kafka: str, topics: str, tmp_path: Path) -> AsyncIterator[Deployment]:
-    """Three nodes, and a captured table on the ring and one in tablets."""
+    """Start three nodes, with a captured table on the ring and one in tablets."""
     async with following(kafka, topics, NO_REDIS, tmp_path) as cluster:
         cluster.log_url = (await cluster.start("metadata_log", http_port=cluster.ports[3])).url
         await until(lambda: cluster.image.cluster, "the founding")
@@ -60,7 +60,7 @@ async def live(kafka: str, topics: str, tmp_path: Path) -> AsyncIterator[Deploym
 
 
 class Writers:
-    """Clients that each write a counter to a key of their own, one write after the other."""
+    """Clients that each write a counter to a separate key, one write after the other."""
 
     def __init__(self, cluster: Deployment) -> None:
         self.cluster = cluster
@@ -125,7 +125,7 @@ async def sets_of(cluster: Deployment, table: str) -> list[dict[str, Any]]:
 async def read(
     cluster: Deployment, table: str, sets: list[dict[str, Any]], until_us: int
 ) -> dict[str, list[dict[str, Any]]]:
-    """The changes by key, as a consumer reads them: set by set, and stream by stream."""
+    """Return the changes by key, as a consumer reads them: set by set, and stream by stream."""
     found = defaultdict[str, list[dict[str, Any]]](list)
     async with asyncio.timeout(READ_S):
         for stream in [stream for streams in sets for stream in streams["streams"]]:
@@ -153,7 +153,7 @@ def numbers(changes: list[dict[str, Any]], field: str) -> list[int]:
 
 
 def check(writers: Writers, table: str, found: dict[str, list[dict[str, Any]]]) -> None:
-    """Each acknowledged write was read once or more, in order, and nothing that was not written."""
+    """Check that each acknowledged write was read at least once, in order, and nothing else was read."""
     keys = [key for of, key in writers.acknowledged if of == table]
     assert {*found} == {*keys}
     for key in keys:
@@ -161,14 +161,14 @@ def check(writers: Writers, table: str, found: dict[str, list[dict[str, Any]]]) 
         assert read_numbers == sorted(read_numbers)
         assert {*read_numbers} >= {*writers.acknowledged[table, key]}
         assert {*read_numbers} <= {*range(1, writers.attempted[table, key] + 1)}
-        # The image before a change is an earlier value.
+        # The preimage of a change is an earlier value.
         images = numbers(found[key], "before")
         assert len(images) >= len(read_numbers) - 2
         assert all(image < value for image, value in zip(images, read_numbers[1:], strict=False))
 
 
 async def check_topic(cluster: Deployment, writers: Writers, table: str) -> None:
-    """The topic has each acknowledged write. A restart may repeat some records."""
+    """Check that the topic has each acknowledged write. A restart may repeat some records."""
 
     def first_seen() -> dict[str, list[int]]:
         found = defaultdict[str, list[int]](list)
@@ -192,10 +192,10 @@ async def check_topic(cluster: Deployment, writers: Writers, table: str) -> None
         assert numbers == sorted(numbers), key
 
 
-async def test_each_acknowledged_write_is_read_while_nodes_join_and_leave_and_tablets_split(
+async def test_acknowledged_writes_are_captured_during_joins_leaves_and_splits(
     live: Deployment,
 ) -> None:
-    """It takes a minute, since a generation holds ten seconds after its commit."""
+    """The test takes a minute, since a generation starts ten seconds after its commit."""
     writers = Writers(live)
 
     async def first_generation_holds() -> None:
@@ -236,7 +236,7 @@ async def test_each_acknowledged_write_is_read_while_nodes_join_and_leave_and_ta
         sets = await sets_of(live, table)
         check(writers, table, await read(live, table, sets, end_us))
         if table == IN_TABLETS:
-            # Streams of tablets that were split, or merged again, can still be read.
+            # Streams of split and merged tablets can still be read.
             for earlier in (before[table], split):
                 check(writers, table, await read(live, table, earlier, end_us))
         else:

@@ -64,7 +64,7 @@ class Client:
         self.version = outcome["epoch"]
 
 
-async def test_rows_are_written_and_read_while_columns_are_added_dropped_and_renamed(
+async def test_rows_are_written_and_read_while_columns_change(
     live: Deployment,
 ) -> None:
     await live.command(type="alter_schema", changes=[CREATION])

@@ -18,7 +18,7 @@ from stele.metadata_log.writer import BusyError, Writer
 TIMEOUT_S = 90.0
 
 
-def test_an_offset_is_committed_only_past_answered_commands() -> None:
+def test_committed_offset_covers_only_answered_commands() -> None:
     progress = PartitionProgress()
     for offset in (5, 6, 7):
         progress.take(offset)
@@ -30,7 +30,7 @@ def test_an_offset_is_committed_only_past_answered_commands() -> None:
     assert progress.outstanding == 0
 
 
-def test_an_answer_for_a_consumer_that_is_gone_commits_nothing() -> None:
+def test_answer_for_a_revoked_partition_commits_nothing() -> None:
     progress = PartitionProgress()
     progress.done(3)
     progress.take(5)
@@ -39,7 +39,7 @@ def test_an_answer_for_a_consumer_that_is_gone_commits_nothing() -> None:
 
 
 @given(st.lists(st.integers(0, 30), unique=True, min_size=1).map(sorted), st.randoms())
-def test_whatever_the_order_of_answers_the_offset_is_behind_the_first_unanswered(
+def test_committed_offset_never_passes_an_unanswered_command(
     offsets: list[int], chance: random.Random
 ) -> None:
     progress, answered = PartitionProgress(), set[int]()
@@ -55,7 +55,7 @@ def test_whatever_the_order_of_answers_the_offset_is_behind_the_first_unanswered
 
 
 class BusyWriter:
-    """A writer that has no room at first."""
+    """A writer that is busy at first."""
 
     def __init__(self, refusals: int) -> None:
         self.refusals = refusals
@@ -74,7 +74,7 @@ class BusyWriter:
 
 
 async def test_commands_keep_their_order_while_the_writer_is_busy() -> None:
-    """A batch that comes while an earlier one waits for room must not overtake it."""
+    """A batch that arrives while an earlier one waits must not overtake it."""
     writer = BusyWriter(3)
     topic = CommandsTopic(
         MetadataLogSettings(cluster="blue", kafka_bootstrap="127.0.0.1:1"), cast(Writer, writer)

@@ -1,4 +1,4 @@
-"""The coordinator as a process on a real broker: it drives, it is killed, another takes over."""
+"""The coordinator as a process on a real broker: it drives operations, is killed, and another takes over."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def is_streaming(writer: LogWriter) -> bool:
     }
 
 
-async def test_a_node_joins_and_leaves_and_progress_is_told(
+async def test_node_joins_and_leaves_with_reported_progress(
     kafka: str, writer: LogWriter, start: Start
 ) -> None:
     coordinator = await start("coordinator", **PATIENT)
@@ -82,9 +82,7 @@ async def test_a_node_joins_and_leaves_and_progress_is_told(
         assert position["state_id"] == writer.image.state_id.hex()
 
 
-async def test_of_two_coordinators_one_is_active_and_the_other_takes_over(
-    kafka: str, writer: LogWriter, start: Start
-) -> None:
+async def test_standby_coordinator_takes_over(kafka: str, writer: LogWriter, start: Start) -> None:
     pair = [await start("coordinator", f"c{n}", **PATIENT) for n in (1, 2)]
     async with fake_nodes(kafka, writer, "n1 n2") as nodes:
         await nodes["n1"].join()
@@ -111,7 +109,7 @@ async def who_is_active(pair: list[Service]) -> tuple[Service, Service]:
 
 
 @pytest.mark.parametrize("module", ["catch_up", "tablet_balancer"])
-async def test_services_whose_work_comes_later_follow_the_log(
+async def test_idle_services_follow_the_log(
     writer: LogWriter, start: Start, module: str, tmp_path: Path
 ) -> None:
     service = await start(module, data_dir=tmp_path / module)
@@ -124,7 +122,7 @@ async def test_services_whose_work_comes_later_follow_the_log(
     assert (await service.stop()) == 0
 
 
-async def test_two_of_one_name_do_not_fight_and_the_first_says_why_it_stopped(
+async def test_first_of_two_coordinators_with_one_instance_id_stops(
     writer: LogWriter, start: Start
 ) -> None:
     first = await start("coordinator", "c1", **PATIENT)

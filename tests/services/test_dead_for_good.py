@@ -1,4 +1,4 @@
-"""Nodes that are killed and never come back, under load: one is removed, one replaced at its own address."""
+"""Nodes that are killed and never return, under load: one is removed, one is replaced at its address."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ async def refusal(url: str) -> dict[str, Any]:
     return found
 
 
-async def test_the_dead_are_removed_and_replaced_under_load_and_nothing_is_lost(
+async def test_dead_nodes_are_removed_and_replaced_under_load_without_loss(
     four: Deployment,
 ) -> None:
     async with running(four.load(("n1", "n2"))) as clients:
@@ -83,7 +83,7 @@ async def test_the_dead_are_removed_and_replaced_under_load_and_nothing_is_lost(
     assert (status, body["code"]) == (503, "node_left")
 
 
-async def test_a_node_that_was_declared_dead_and_lives_serves_nothing_any_more(
+async def test_excluded_node_that_is_still_alive_serves_nothing(
     four: Deployment,
 ) -> None:
     n4 = four.nodes["n4"]

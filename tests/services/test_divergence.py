@@ -27,8 +27,8 @@ async def start(kafka: str, topics: str, redis_url: str, tmp_path: Path) -> Asyn
         yield found
 
 
-def spoil(folder: Path) -> None:
-    """A disk that lies: the newest snapshot is whole, and of a state that never was."""
+def write_diverged_snapshot(folder: Path) -> None:
+    """Replace the newest snapshot of the folder by a valid one of a state that never existed."""
     archive = Archive(folder)
     start, kept = archive.begin(decided=True)
     assert kept is not None and start.anchor is not None
@@ -44,7 +44,7 @@ def spoil(folder: Path) -> None:
     archive.snapshots.write(image, head, decided)
 
 
-async def until_told(log: Service, replica_id: str, times: int) -> None:
+async def wait_until_reported(log: Service, replica_id: str, times: int) -> None:
     def told(answer: Any) -> bool:
         rows = {row["replica_id"]: row for row in answer["replicas"]}
         return bool(rows[replica_id].get("began_anew", 0) == times)
@@ -52,14 +52,14 @@ async def until_told(log: Service, replica_id: str, times: int) -> None:
     await log.until("/v1/catch_up", told, f"{replica_id} to have diverged {times} times", 60)
 
 
-async def spoiled(site: Deployment, replica: Service, number: int) -> None:
-    """Change its state from here on. No other process may start it meanwhile."""
+async def restart_diverged(site: Deployment, replica: Service, number: int) -> None:
+    """Restart the replica with a diverged state. No supervisor may start it meanwhile."""
     replica.kill()
-    await asyncio.to_thread(spoil, site.folder_of(number))
+    await asyncio.to_thread(write_diverged_snapshot, site.folder_of(number))
     await replica.start()
 
 
-async def test_a_replica_that_diverges_begins_anew_and_agrees(
+async def test_diverged_replica_restarts_empty_and_agrees_again(
     start: Start, kafka: str, topics: str, tmp_path: Path
 ) -> None:
     site = Deployment(start, tmp_path, kafka, topics)
@@ -72,10 +72,10 @@ async def test_a_replica_that_diverges_begins_anew_and_agrees(
     await fill(log, 80)
     await log.until("/v1/catch_up", lambda a: a["agreed"], "a snapshot that they agree on")
 
-    await spoiled(site, replicas[2], 3)
+    await restart_diverged(site, replicas[2], 3)
     async with site.supervised():
         await site.stele("log", "snapshot")
-        await until_told(log, "cu-3", 1)
+        await wait_until_reported(log, "cu-3", 1)
         await is_well(replicas[2])
         await agrees(site, log, "cu-3")
         aside = [*site.folder_of(3).glob("diverged-*")]

@@ -32,17 +32,17 @@ NEEDED: Final = {
 """Required parameters of a path beside the tested one."""
 NO_NUMBERS: Final = ("x", "1.5", "1e3", "+1", " 1", "0x1", "--1", "\u0661", "1\0", "9" * 5000)
 STRINGS: Final = ("x", "", "1", "a b", "%", "\0", "\u0661", "library.", ".", ":", "x" * 2000)
-"""None is refused for its form alone by every path, and none may break one."""
+"""No path refuses all of them for their form, and none may break a path."""
 ID: Final = "0" * 32
 
 
 def document_of(found: Json) -> Json:
-    """Return the document as it is sent."""
+    """Return the document as a client receives it."""
     return dict(json.loads(msgspec.json.encode(found)))
 
 
-def taken_and_not(schema: Json) -> tuple[list[str], list[str]]:
-    """Values at the bounds of a parameter, and past them."""
+def valid_and_invalid_values(schema: Json) -> tuple[list[str], list[str]]:
+    """Return values within the bounds of a parameter, and values outside of them."""
     if "enum" in schema:
         good = list(schema["enum"])
         return good, [*(word.upper() for word in good if word.upper() not in good), "x", ""]
@@ -68,7 +68,7 @@ async def site() -> AsyncIterator[Site]:
 
 
 async def sent(site: Site, path: str, parameter: Json, value: str) -> Response | None:
-    """None: the answer to this is a stream without an end, or no URL can hold the value."""
+    """Return None if the answer is an endless stream, or if no URL can contain the value."""
     name, where = parameter["name"], parameter["in"]
     params, headers = dict(NEEDED.get(path, {})), dict[str, str]()
     filled = path
@@ -95,12 +95,12 @@ def is_malformed(answer: Response) -> bool:
     return answer.status_code == 400 and answer.json()["code"] == "invalid_request"
 
 
-async def test_values_are_taken_within_the_bounds_of_the_document_and_not_beyond(
+async def test_parameters_are_accepted_exactly_within_documented_bounds(
     site: Site,
 ) -> None:
     tried = 0
     for path, parameter, responses in parameters(document_of(of_metadata_log())):
-        good, bad = taken_and_not(parameter["schema"])
+        good, bad = valid_and_invalid_values(parameter["schema"])
         for value in (*good, *bad):
             answer = await sent(site, path, parameter, value)
             if answer is None:
@@ -114,7 +114,7 @@ async def test_values_are_taken_within_the_bounds_of_the_document_and_not_beyond
     assert tried > 500
 
 
-async def test_no_text_breaks_a_path_and_each_answer_is_one_that_the_document_has(
+async def test_any_text_parameter_gets_a_documented_answer(
     site: Site,
 ) -> None:
     tried = 0
@@ -130,7 +130,7 @@ async def test_no_text_breaks_a_path_and_each_answer_is_one_that_the_document_ha
     assert tried > 200
 
 
-async def test_who_names_a_state_that_the_log_does_not_have_is_answered_as_the_document_says(
+async def test_unknown_state_id_is_410_as_documented(
     site: Site,
 ) -> None:
     page = (await site.http.get("/v1/nodes", params={"limit": "1"})).json()
@@ -156,7 +156,7 @@ async def test_who_names_a_state_that_the_log_does_not_have_is_answered_as_the_d
 
 
 @pytest.mark.parametrize("name", ["cursor", "state_id"])
-def test_a_text_with_one_form_alone_has_it_in_the_document(name: str) -> None:
+def test_cursor_and_state_id_have_a_documented_pattern(name: str) -> None:
     (pattern,) = {
         parameter["schema"]["pattern"]
         for _, parameter, _ in parameters(document_of(of_metadata_log()))
@@ -169,7 +169,7 @@ def test_a_text_with_one_form_alone_has_it_in_the_document(name: str) -> None:
 @pytest.mark.parametrize(
     "path", ["/v1/epochs?from=1", "/v1/epochs/1", "/v1/epochs/search?limit=1", "/v1/dump?epoch=1"]
 )
-async def test_the_past_is_refused_to_who_has_read_another_log(site: Site, path: str) -> None:
+async def test_reads_of_the_past_with_another_log_id_are_refused(site: Site, path: str) -> None:
     """A recreated cluster has epochs with the same numbers."""
     own = {**dict(parse_qsl(urlsplit(path).query)), "log_id": site.writer.image.log_id.hex()}
     found = await site.http.get(urlsplit(path).path, params=own)
@@ -180,8 +180,8 @@ async def test_the_past_is_refused_to_who_has_read_another_log(site: Site, path:
 
 
 @pytest.mark.parametrize("path", ["/v1/epochs", "/v1/changes"])
-async def test_a_stream_from_ahead_of_another_log_is_refused(site: Site, path: str) -> None:
-    """It would be empty until this log has that number of epochs, and then have those of another cluster."""
+async def test_stream_after_an_epoch_of_another_log_is_refused(site: Site, path: str) -> None:
+    """The stream would be empty at first, and later contain epochs of another cluster."""
     headers = {"accept": "text/event-stream", "last-event-id": "999999"}
     asked = {"state_id": "ab" * 16, "log_id": "cd" * 16}
     refused = await site.http.get(path, params=asked, headers=headers)
@@ -194,10 +194,10 @@ async def test_a_stream_from_ahead_of_another_log_is_refused(site: Site, path: s
 @pytest.mark.parametrize(
     ("header", "state_id"), [("1" + "0" * 18, ""), ("x", ""), ("", "not-a-state-id")]
 )
-async def test_what_a_stream_would_refuse_is_refused_where_epochs_are_read_once(
+async def test_stream_parameters_are_validated_for_plain_reads_of_epochs(
     site: Site, header: str, state_id: str
 ) -> None:
-    """Ignored it would leave somebody who forgot to ask for a stream with epochs from the beginning."""
+    """An ignored value would return epochs from the beginning to a client that meant a stream."""
     sent_along = {"Last-Event-ID": header} if header else {}
     params = {"state_id": state_id} if state_id else {}
     answer = await site.http.get("/v1/epochs", params=params, headers=sent_along)
@@ -205,10 +205,8 @@ async def test_what_a_stream_would_refuse_is_refused_where_epochs_are_read_once(
 
 
 @pytest.mark.parametrize("unfinished", ["yes", "1", "TRUE", ""])
-async def test_a_word_for_unfinished_that_is_neither_true_nor_false_is_refused(
-    site: Site, unfinished: str
-) -> None:
-    """Taken for false it would list what is finished to somebody who asked for the others."""
+async def test_unfinished_must_be_true_or_false(site: Site, unfinished: str) -> None:
+    """A value read as false would list finished requests to a client that asked for unfinished ones."""
     answer = await site.http.get("/v1/requests", params={"unfinished": unfinished})
     assert answer.status_code == 400
     assert answer.json()["hint"] == "Use one of true, false."
@@ -221,7 +219,7 @@ async def test_a_word_for_unfinished_that_is_neither_true_nor_false_is_refused(
 
 
 class Bodies:
-    """Bodies by the schemas of one document: each command as it should be, and each field of it wrong."""
+    """Bodies from the schemas of a document: each command with valid fields, and with each field invalid."""
 
     def __init__(self, document: Json, path: str) -> None:
         self._schemas = document["components"]["schemas"]
@@ -238,7 +236,7 @@ class Bodies:
         return {**envelope, "command": self._filled(command)}
 
     def wrong(self, command: Json) -> Iterator[tuple[str, Json]]:
-        """With the name of the field that is not as the document says."""
+        """Yield invalid bodies with the name of the invalid field."""
         good = self.good(command)
         yield "command", {**good, "command": {"type": "nothing of the kind"}}
         yield "surplus", {**good, "surplus": 1}
@@ -282,7 +280,7 @@ class Bodies:
                 return {"boolean": True, "null": None, "integer": 1, "number": 1.5}[str(kind)]
 
     def _past(self, shape: Json) -> Iterator[Any]:
-        """Values that are outside of what is documented, by type and by bound."""
+        """Return values that violate the documented type or bounds."""
         kinds, shapes = self._kinds(shape)
         samples = {"string": "x", "integer": 1, "boolean": True, "array": [], "object": {}}
         for kind, sample in samples.items():
@@ -315,7 +313,7 @@ class Bodies:
         return shape
 
 
-async def bodies_are_held_to_the_document(
+async def check_bodies_match_the_document(
     http: httpx.AsyncClient, path: str, bodies: Bodies
 ) -> None:
     tried = 0
@@ -333,14 +331,14 @@ async def bodies_are_held_to_the_document(
 
 
 @pytest.mark.slow
-async def test_bodies_of_commands_are_held_to_the_document(site: Site) -> None:
+async def test_bodies_of_commands_match_the_document(site: Site) -> None:
     bodies = Bodies(document_of(of_metadata_log()), "/v1/commands")
-    await bodies_are_held_to_the_document(site.http, "/v1/commands", bodies)
+    await check_bodies_match_the_document(site.http, "/v1/commands", bodies)
 
 
 @pytest.mark.slow
-async def test_bodies_of_plans_are_held_to_the_document() -> None:
-    """By a coordinator that knows nothing yet: what it understands it does not answer with 400."""
+async def test_bodies_of_plans_match_the_document() -> None:
+    """A coordinator without a state does not answer valid bodies with 400."""
     driver = SimpleNamespace(
         image=None, caught_up=False, limits=SimpleNamespace(down_after_s=1), listening_since_s=0
     )
@@ -349,15 +347,15 @@ async def test_bodies_of_plans_are_held_to_the_document() -> None:
     bodies = Bodies(document_of(of_coordinator()), "/v1/plan")
     async with serving(app, bind("127.0.0.1", 0), grace_s=1) as url:
         async with httpx.AsyncClient(base_url=url, timeout=90) as http:
-            await bodies_are_held_to_the_document(http, "/v1/plan", bodies)
+            await check_bodies_match_the_document(http, "/v1/plan", bodies)
 
 
-def test_the_coordinator_documents_no_parameters_that_nobody_tries() -> None:
+def test_coordinator_documents_no_untested_parameters() -> None:
     assert list(parameters(document_of(of_coordinator()))) == []
 
 
-async def test_a_parameter_that_is_not_in_the_document_is_refused(site: Site) -> None:
-    """One with a slip of the pen in its name would be passed over, and all of it answered."""
+async def test_undocumented_parameter_is_refused(site: Site) -> None:
+    """A misspelt parameter would be ignored, and the answer would be unfiltered."""
     taken = list[str]()
     for path, operations in document_of(of_metadata_log())["paths"].items():
         if operations.get("get", {}).get("parameters"):

@@ -1,4 +1,4 @@
-"""Founding is an act, and a log that was lost is noticed: the real process on a real broker."""
+"""Founding, and detection of a lost or recreated log, with the real process on a real broker."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ def append(bootstrap: str, topic: str, value: bytes) -> None:
     assert producer.flush(DEADLINE_S) == 0
 
 
-def make_anew(bootstrap: str, cluster: str) -> None:
-    """Delete the topic of epochs and make it again, as an operator's slip would."""
+def recreate_topic(bootstrap: str, cluster: str) -> None:
+    """Delete and recreate the topic of epochs, as by an operator's mistake."""
     topic = flow_topic(cluster, "epochs")
     admin = AdminClient({"bootstrap.servers": bootstrap})
     admin.delete_topics([topic])[topic].result(DEADLINE_S)
@@ -56,7 +56,7 @@ def make_anew(bootstrap: str, cluster: str) -> None:
     ensure_topics(Brokers(bootstrap), cluster)
 
 
-def test_an_empty_topic_is_no_cluster_until_it_is_founded(start: Start) -> None:
+def test_empty_topic_is_not_a_cluster_before_founding(start: Start) -> None:
     service = start(STELE_FOUND="no")
     wait_until(lambda: "stele found" in reason_of(service), "health to say what to do", DEADLINE_S)
     early = service.command("early", type="set_setting", name="a", value="1")
@@ -80,7 +80,7 @@ def test_an_empty_topic_is_no_cluster_until_it_is_founded(start: Start) -> None:
     assert service.get("/v1/state")["cluster_id"] == state["cluster_id"]
 
 
-def test_of_two_founders_one_is_adopted(start: Start) -> None:
+def test_concurrent_foundings_create_one_cluster(start: Start) -> None:
     services = [start(f"ml-{number}", STELE_FOUND="no") for number in (1, 2)]
     with ThreadPoolExecutor(2) as pool:
         answers = list(pool.map(lambda s: s.command(f"f-{s.instance}", type="found"), services))
@@ -93,7 +93,7 @@ def test_of_two_founders_one_is_adopted(start: Start) -> None:
     assert services[1].set("b", "1")["applied"]
 
 
-def test_founding_is_refused_where_orders_were_sent_before(
+def test_founding_is_refused_if_the_orders_topic_has_records(
     start: Start, kafka: str, cluster: str
 ) -> None:
     ensure_topics(Brokers(kafka), cluster)
@@ -105,7 +105,7 @@ def test_founding_is_refused_where_orders_were_sent_before(
     assert service.get("/v1/state")["epoch"] == 0
 
 
-def test_founding_is_refused_where_redis_knows_an_older_cluster(
+def test_founding_is_refused_if_redis_has_an_older_cluster(
     start: Start, redis_url: str, cluster: str
 ) -> None:
     from redis import Redis
@@ -116,7 +116,7 @@ def test_founding_is_refused_where_redis_knows_an_older_cluster(
     wait_until(lambda: f"{cluster}/old" in reason_of(service), "health to say why", DEADLINE_S)
 
 
-def test_a_process_that_slept_through_a_topic_made_anew_acknowledges_nothing(
+def test_paused_process_acknowledges_nothing_after_the_topic_was_recreated(
     start: Start, kafka: str, cluster: str
 ) -> None:
     old = start("old", STELE_FOUND="auto").wait_healthy()
@@ -126,7 +126,7 @@ def test_a_process_that_slept_through_a_topic_made_anew_acknowledges_nothing(
     epoch = old.get("/v1/state")["epoch"]
     os.kill(old.service.process.pid, signal.SIGSTOP)
     try:
-        make_anew(kafka, cluster)
+        recreate_topic(kafka, cluster)
         new = start("new", STELE_FOUND="auto").wait_healthy()
         for number in range(3 * epoch):
             new.set(f"b{number}", "1")
@@ -143,10 +143,10 @@ def test_a_process_that_slept_through_a_topic_made_anew_acknowledges_nothing(
 
 
 @pytest.mark.parametrize("is_stopped", [True, False])
-def test_a_process_whose_topic_was_made_anew_within_a_moment_acknowledges_nothing(
+def test_process_acknowledges_nothing_after_a_quickly_recreated_topic(
     start: Start, kafka: str, cluster: str, is_stopped: bool
 ) -> None:
-    """It has grown to the very offset that is read next, in less time than any pause that is noticed."""
+    """The new topic has the offset that is read next, and was created faster than any detected pause."""
     service, topic = start().wait_healthy(), flow_topic(cluster, "epochs")
     service.wait_known()
     admin, others = (
@@ -167,14 +167,14 @@ def test_a_process_whose_topic_was_made_anew_within_a_moment_acknowledges_nothin
         os.kill(pid, signal.SIGCONT)
     answer = service.command("LOST", type="set_setting", name="important", value="yes")
     assert answer.status_code == 503, answer.text
-    # The topic's id shows it, or a record where a winner was. Running processes
+    # The topic id shows it, or a record at the offset of a winner. Running processes
     # may read while the topic is missing.
     why = "is missing" if is_stopped else ""
     wait_until(lambda: reason_of(service) and why in reason_of(service), "health to say why")
     assert service.get("/v1/state")["epoch"] == epoch
 
 
-def test_health_reports_a_topic_that_is_gone(start: Start, kafka: str, cluster: str) -> None:
+def test_health_reports_a_deleted_topic(start: Start, kafka: str, cluster: str) -> None:
     service = start(STELE_FOUND="auto").wait_healthy()
     service.set("a", "1")
     topic = flow_topic(cluster, "epochs")
@@ -185,7 +185,7 @@ def test_health_reports_a_topic_that_is_gone(start: Start, kafka: str, cluster: 
 
 
 def _stray(like: dict[str, Any]) -> bytes:
-    """A record of a writer that follows another log, on the very state that is newest here."""
+    """Return a record of another log that names the newest state of this log."""
     return encode_epoch(
         Epoch(
             prev_state_id=bytes.fromhex(like["state_id"]),
@@ -201,7 +201,7 @@ def _stray(like: dict[str, Any]) -> bytes:
     )
 
 
-def test_a_record_of_another_log_stops_nobody(start: Start, kafka: str, cluster: str) -> None:
+def test_record_of_another_log_is_skipped(start: Start, kafka: str, cluster: str) -> None:
     services = [start(f"ml-{number}", STELE_FOUND="auto").wait_healthy() for number in (1, 2)]
     for service in services:
         service.wait_known()
@@ -214,7 +214,7 @@ def test_a_record_of_another_log_stops_nobody(start: Start, kafka: str, cluster:
         assert "stele_log_strays 1.0" in service.http.get("/metrics").text
 
 
-def test_a_command_for_another_log_is_not_decided(start: Start) -> None:
+def test_command_with_another_log_id_is_not_decided(start: Start) -> None:
     service = start(STELE_FOUND="auto").wait_healthy()
     command = {"type": "set_setting", "name": "a", "value": "1"}
     body = {"request_id": named("r"), "command": command, "log_id": "07" * 16}

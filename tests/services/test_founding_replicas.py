@@ -1,4 +1,4 @@
-"""A founding asks the catch-up replicas for their content: one may have the folder of a backup."""
+"""A founding reads the content of catch-up replicas: one may have a restored backup."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ OLD = "0a" * 16
 
 
 class EpochsInMemory(MemoryLog):
-    """Records come so late."""
+    """A memory log whose records arrive late."""
 
     late_s = 0.0
 
@@ -58,7 +58,7 @@ def holds(epoch: int, cluster: str = "demo", log_id: str = OLD) -> ArchiveAnswer
 
 
 class Replicas:
-    """They are empty at the start of a process, and report later content to a founding."""
+    """Replicas that are empty at the start of a process, and report content to a founding."""
 
     replicas = 1
 
@@ -76,13 +76,13 @@ class Replicas:
 
 
 @asynccontextmanager
-async def writer_beside(
+async def writer_with_replicas(
     answer: Callable[[], list[ArchiveAnswer]],
     partition: MemoryPartition | None = None,
     found: Any = "no",
     late_s: float = 0.0,
 ) -> AsyncIterator[Writer]:
-    """Once it has read the log."""
+    """Yield a writer that has read the log, with these replicas."""
     settings = MetadataLogSettings(cluster="demo", found=found, replicas_patience_s=0)
     log = EpochsInMemory(partition or MemoryPartition())
     log.late_s = late_s
@@ -98,8 +98,8 @@ async def found(writer: Writer) -> Outcome:
     return await writer.commit(Envelope(request_id=named("f"), command=FoundCluster()), WAIT_S)
 
 
-async def test_nothing_is_founded_over_what_a_replica_holds() -> None:
-    async with writer_beside(lambda: [holds(0, "", ""), holds(196_627)]) as writer:
+async def test_founding_is_refused_if_a_catch_up_replica_holds_epochs() -> None:
+    async with writer_with_replicas(lambda: [holds(0, "", ""), holds(196_627)]) as writer:
         outcome = await found(writer)
         assert outcome.rejection is not None and outcome.rejection.code == "older_cluster"
         assert f"holds epoch 196627 of log {OLD}" in outcome.rejection.message
@@ -108,8 +108,8 @@ async def test_nothing_is_founded_over_what_a_replica_holds() -> None:
         assert "`stele recover`" in writer.trouble and "`stele found`" not in writer.trouble
 
 
-async def test_auto_founds_nothing_over_what_a_replica_holds_either() -> None:
-    async with writer_beside(lambda: [holds(7)], found="auto") as writer:
+async def test_automatic_founding_waits_if_a_catch_up_replica_holds_epochs() -> None:
+    async with writer_with_replicas(lambda: [holds(7)], found="auto") as writer:
         assert (writer.image.epoch, writer.failure) == (0, None)
         assert f"holds epoch 7 of log {OLD}" in writer.trouble
 
@@ -117,17 +117,17 @@ async def test_auto_founds_nothing_over_what_a_replica_holds_either() -> None:
 @pytest.mark.parametrize(
     "answers",
     [[], [holds(0, "", "")], [holds(9, "another")]],
-    ids=["nobody answers", "it is empty", "it is of another cluster"],
+    ids=["no answer", "empty", "another cluster"],
 )
-async def test_a_founding_goes_on_where_no_replica_tells_of_an_older_log(
+async def test_founding_proceeds_without_a_replica_of_an_older_log(
     answers: list[ArchiveAnswer],
 ) -> None:
-    async with writer_beside(lambda: answers) as writer:
+    async with writer_with_replicas(lambda: answers) as writer:
         assert (await found(writer)).applied
 
 
-async def test_what_a_replica_has_of_a_founding_of_another_instance_is_not_older() -> None:
-    """A replica has read what this instance has not yet: both instances have the one cluster."""
+async def test_epochs_of_a_concurrent_founding_are_not_an_older_log() -> None:
+    """A replica has read epochs that this instance has not. Both instances follow the same cluster."""
     partition, known = MemoryPartition(), list[int]()
 
     def has_read_it() -> list[ArchiveAnswer]:
@@ -135,8 +135,8 @@ async def test_what_a_replica_has_of_a_founding_of_another_instance_is_not_older
         return [holds(len(partition.records), log_id="0b" * 16)]
 
     async with (
-        writer_beside(list, partition) as one,
-        writer_beside(has_read_it, partition, late_s=LATE_S) as two,
+        writer_with_replicas(list, partition) as one,
+        writer_with_replicas(has_read_it, partition, late_s=LATE_S) as two,
     ):
         first = await found(one)
         second = await found(two)

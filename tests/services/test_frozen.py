@@ -1,4 +1,4 @@
-"""A frozen log and real processes: no state changes, no process ends, and work continues after the thaw."""
+"""A frozen log with real processes: no state changes, no process ends, and work continues after the thaw."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ NOT_TAKEN = 2
 async def stele(
     cluster: Deployment, capsys: pytest.CaptureFixture[str], *words: str
 ) -> tuple[int, str, str]:
-    """A command line's exit code and what it printed."""
+    """Return the exit code and the output of a command line."""
     capsys.readouterr()
     code = await asyncio.to_thread(run, (*words, "--url", cluster.log_url))
     printed = capsys.readouterr()
@@ -45,7 +45,7 @@ async def post(cluster: Deployment, name: str, actor: str = "bob") -> tuple[int,
         return answer.status, await answer.json()
 
 
-async def test_a_frozen_cluster_stands_still_and_goes_on_after_the_thaw(
+async def test_frozen_cluster_changes_nothing_and_continues_after_the_thaw(
     kafka: str,
     topics: str,
     tmp_path: Path,
@@ -98,10 +98,10 @@ async def test_a_frozen_cluster_stands_still_and_goes_on_after_the_thaw(
         assert "the log is frozen" in " ".join(history.split())
 
 
-async def test_a_coordinator_that_is_told_of_a_freeze_sends_the_same_again(
+async def test_coordinator_resends_its_command_after_a_freeze(
     kafka: str, writer: LogWriter, start: Start
 ) -> None:
-    """The freeze was in flight with the command. Nothing was decided, so no new plan is made."""
+    """The freeze and the command were in flight together. Nothing was decided, so no new plan is needed."""
     told: list[str] = []
     plain = writer.pipeline.submit
 

@@ -1,4 +1,4 @@
-"""A member whose disk is full serves what it has and leaves; a restart takes room on its disk."""
+"""A member with a full disk serves reads and can leave. A restart needs space on its disk."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from tests.disk import Disk
 pytestmark = pytest.mark.broker
 
 VALUE_BYTES = 256 * 1024
-"""More than a page that SQLite has reserved."""
+"""Larger than the pages that SQLite has reserved."""
 
 
 @pytest.fixture
 async def four(kafka: str, topics: str, tmp_path: Path, disk: Disk) -> AsyncIterator[Deployment]:
-    """Nodes n1 to n4; the data directory of n4 is on ``disk``."""
+    """Start nodes n1 to n4. The data directory of n4 is on ``disk``."""
     async with nodes_of(kafka, topics, tmp_path, "n1", "n2", "n3") as cluster:
         await cluster.start_node("n4", data_dir=disk.path / "n4")
         await cluster.normal("n4")
@@ -32,7 +32,7 @@ async def four(kafka: str, topics: str, tmp_path: Path, disk: Disk) -> AsyncIter
 
 
 async def write(cluster: Deployment, node_id: str, key: str) -> Code:
-    """The answer of a replica to a write that needs room."""
+    """Return the answer of a replica to a write that needs space."""
     image = cluster.image
     [answer] = await cluster.replica(
         node_id,
@@ -59,10 +59,8 @@ def a_key_of(cluster: Deployment, node_id: str) -> str:
     )
 
 
-async def test_a_member_with_a_full_disk_leaves_and_nothing_is_lost(
-    four: Deployment, disk: Disk
-) -> None:
-    """It acknowledges each version of the leave, and gives what it has."""
+async def test_member_with_a_full_disk_leaves_without_loss(four: Deployment, disk: Disk) -> None:
+    """The node acknowledges each version of the leave, and streams its rows."""
     key = a_key_of(four, "n4")
     async with running(four.load()) as clients:
         await clients.go_on(100)
@@ -75,7 +73,7 @@ async def test_a_member_with_a_full_disk_leaves_and_nothing_is_lost(
     await clients.is_read(["n1", "n2", "n3"])
 
 
-async def test_a_member_starts_and_takes_writes_once_its_disk_has_room(
+async def test_member_starts_and_accepts_writes_once_its_disk_has_space(
     four: Deployment, disk: Disk
 ) -> None:
     n4, key = four.nodes["n4"], a_key_of(four, "n4")

@@ -1,4 +1,4 @@
-"""Truncation and cleanup on real processes: what a node has on its disk while it is away must not come back."""
+"""Truncation and cleanup on real processes: rows on the disk of an unavailable node must not return."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ async def is_gone(cluster: Deployment, keys: list[str], via: list[str]) -> None:
         assert status == NOT_FOUND, (via[number % len(via)], key)
 
 
-async def test_what_was_truncated_never_comes_back_from_a_node_that_was_away(
+async def test_truncated_rows_do_not_return_from_a_paused_node(
     four: Deployment,
 ) -> None:
     before = [*(await stopped(four.load(), 150)).acknowledged]
@@ -67,7 +67,7 @@ async def test_what_was_truncated_never_comes_back_from_a_node_that_was_away(
     await after.is_read([*via, "n4", "n5"])
 
 
-async def test_a_cleanup_deletes_what_is_not_a_nodes_own_and_waits_for_each(
+async def test_cleanup_deletes_foreign_rows_and_waits_for_each_node(
     four: Deployment,
 ) -> None:
     clients = await stopped(four.load(), 80)

@@ -1,4 +1,4 @@
-"""Commands by Kafka that no client of ours sends: each is answered, and those behind it are decided."""
+"""Invalid commands through Kafka: each is answered, and later commands are decided."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.services.plain_kafka import DEADLINE_S, Kafka
 pytestmark = pytest.mark.broker
 
 LONG_ID = "x" * 600_000
-"""A record with it fits into the topic; what repeats it as its key and in its value does not."""
+"""A command with this id fits into the topic. An outcome, with the id as key and in its value, does not."""
 NESTED = b'{"command":' + b"[" * 100_000 + b"]" * 100_000 + b"}"
 
 
@@ -43,7 +43,7 @@ def setting(request_id: str) -> bytes:
 
 
 def committed(settings: MetadataLogSettings) -> int:
-    """The offset from which the next instance would read commands."""
+    """Return the offset from which the next instance would read commands."""
     group = f"stele.{settings.cluster}.metadata-log"
     consumer = Consumer({"bootstrap.servers": settings.kafka_bootstrap, "group.id": group})
     try:
@@ -54,10 +54,10 @@ def committed(settings: MetadataLogSettings) -> int:
         consumer.close()
 
 
-async def test_an_id_that_is_too_long_is_answered_in_short_and_blocks_nothing(
+async def test_command_with_a_too_long_id_is_answered_and_blocks_nothing(
     settings: MetadataLogSettings, plain: Kafka
 ) -> None:
-    """It is not taken, which is said at once: before the outcome of a command that has to win first."""
+    """The answer arrives at once, before the outcomes of commands that must win first."""
     async with running(settings) as (writer, commands):
         plain.send(setting(LONG_ID), None)
         plain.send(setting(named("next")), "next")
@@ -73,10 +73,10 @@ async def test_an_id_that_is_too_long_is_answered_in_short_and_blocks_nothing(
     assert committed(settings) == 2
 
 
-async def test_nested_json_among_the_commands_is_no_command_and_blocks_nothing(
+async def test_nested_json_in_the_commands_topic_is_refused(
     settings: MetadataLogSettings, plain: Kafka
 ) -> None:
-    """Also where the bytes begin as a command does."""
+    """The record may begin with the bytes of a valid command."""
     good = setting(named("good"))
     async with running(settings) as (writer, commands):
         plain.send(NESTED, "nested")
@@ -95,7 +95,7 @@ async def test_nested_json_among_the_commands_is_no_command_and_blocks_nothing(
     assert committed(settings) == 3
 
 
-async def test_commands_in_a_registrys_framing_are_taken_by_the_ids_that_were_told(
+async def test_commands_in_registry_framing_need_a_configured_schema_id(
     settings: MetadataLogSettings, plain: Kafka
 ) -> None:
     plainly = setting(named("framed"))
@@ -111,7 +111,9 @@ async def test_commands_in_a_registrys_framing_are_taken_by_the_ids_that_were_to
         assert "STELE_COMMAND_SCHEMA_IDS" in unknown.rejection.message
 
 
-async def test_an_id_of_no_schema_of_commands_ends_the_start(settings: MetadataLogSettings) -> None:
+async def test_start_fails_on_a_schema_id_that_is_not_of_commands(
+    settings: MetadataLogSettings,
+) -> None:
     wrong = msgspec.structs.replace(settings, command_schema_ids="7=0123456789abcdef")
     with pytest.raises(ConfigurationError, match="STELE_COMMAND_SCHEMA_IDS"):
         async with running(wrong):

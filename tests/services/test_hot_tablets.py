@@ -25,7 +25,7 @@ TABLETS = 8
 CLIENTS = 8
 HALF_LIFE_S = 2
 TARGET = 4
-"""Operations a second; any machine serves more of a table, and of a key."""
+"""Operations per second. Every machine serves more than this."""
 REST_S = 90
 
 
@@ -54,7 +54,7 @@ async def three(kafka: str, topics: str, tmp_path: Path) -> AsyncIterator[Deploy
 
 @asynccontextmanager
 async def busy(cluster: Deployment, keys: Iterator[str]) -> AsyncIterator[None]:
-    """Some clients write one key after the other meanwhile, whether each write succeeds or not."""
+    """Clients write one key after the other inside the block. Writes may fail."""
 
     async def write() -> None:
         for key in keys:
@@ -73,7 +73,7 @@ async def busy(cluster: Deployment, keys: Iterator[str]) -> AsyncIterator[None]:
                 await client
 
 
-async def test_a_hot_key_has_a_node_for_itself_and_a_busy_table_is_split(three: Deployment) -> None:
+async def test_hot_tablet_is_isolated_and_a_busy_table_is_split(three: Deployment) -> None:
     balancer = await three.start_balancer()
     hot = tablet_of(TABLETS, token_of(b"hot"))
 

@@ -1,4 +1,4 @@
-"""A cluster that begins with what was read of a legacy one: the real process on a real broker."""
+"""A cluster that begins with an imported legacy cluster: the real process on a real broker."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def start(kafka: str, cluster: str, tmp_path: Path) -> Iterator[Start]:
         yield started
 
 
-def test_a_cluster_begins_with_the_nodes_and_placements_of_a_legacy_one(
+def test_cluster_begins_with_nodes_and_placements_of_a_legacy_cluster(
     start: Start, tmp_path: Path, cluster: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     dump, wanted = tmp_path / "shop.json", import_cluster(example()).image
@@ -61,7 +61,7 @@ def test_a_cluster_begins_with_the_nodes_and_placements_of_a_legacy_one(
     assert created.status_code == 200, created.text
 
 
-async def test_nodes_of_a_legacy_cluster_take_their_places_by_their_host_ids(
+async def test_imported_nodes_claim_their_rows_by_host_id(
     kafka: str, topics: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     dump = tmp_path / "shop.json"

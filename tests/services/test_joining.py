@@ -39,7 +39,7 @@ async def empty(kafka: str, topics: str, tmp_path: Path) -> AsyncIterator[Deploy
 
 
 async def founded(cluster: Deployment) -> Service:
-    """A metadata-log, without a coordinator: requests stay pending."""
+    """Start a metadata-log without a coordinator, so that requests stay pending."""
     log = await cluster.start("metadata_log")
     cluster.log_url = log.url
     await until(lambda: cluster.image.cluster, "the founding")
@@ -72,7 +72,7 @@ async def known(cluster: Deployment, node_id: str, state: NodeState = NodeState.
     await until(lambda: cluster.node_state(node_id) == state, f"{node_id} to be {state}", 60)
 
 
-async def test_a_node_whose_join_was_cancelled_ends_with_the_reason_also_when_it_starts_again(
+async def test_node_with_a_cancelled_join_ends_with_the_reason_at_each_start(
     empty: Deployment,
 ) -> None:
     await founded(empty)
@@ -88,15 +88,15 @@ async def test_a_node_whose_join_was_cancelled_ends_with_the_reason_also_when_it
     assert "host_id_mismatch" in named
 
 
-async def test_a_node_that_crashed_before_it_was_answered_is_known_by_where_it_listens_now(
+async def test_node_that_crashed_while_joining_gets_its_new_address(
     empty: Deployment,
 ) -> None:
-    """Its first request is decided last, and its id belongs to the former address."""
+    """The first request is decided last, and its id belongs to the earlier address."""
     log = await founded(empty)
     log.kill()
     node = await empty.start_node("n1")
     first = node.url
-    await asyncio.sleep(3)  # there is no way to see that a command was sent and not answered
+    await asyncio.sleep(3)  # an unanswered command cannot be observed
     node.kill()
     await node.start()
     assert node.url != first
@@ -108,7 +108,7 @@ async def test_a_node_that_crashed_before_it_was_answered_is_known_by_where_it_l
     assert found["state"] == NodeState.NONE
 
 
-async def test_a_node_that_waits_to_join_and_lost_its_disk_is_refused_and_told_what_frees_it(
+async def test_pending_node_with_a_new_disk_is_refused_with_a_hint(
     empty: Deployment,
 ) -> None:
     await founded(empty)
@@ -123,7 +123,7 @@ async def test_a_node_that_waits_to_join_and_lost_its_disk_is_refused_and_told_w
     await known(empty, "n2")
 
 
-async def test_a_joining_node_that_crashes_while_it_streams_goes_on_where_it_was(
+async def test_joining_node_that_crashes_while_streaming_resumes(
     kafka: str, topics: str, tmp_path: Path
 ) -> None:
     async with nodes_of(kafka, topics, tmp_path, "n1", "n2", "n3") as cluster:
@@ -151,8 +151,8 @@ async def test_a_joining_node_that_crashes_while_it_streams_goes_on_where_it_was
         assert row is not None and row.num_tokens == len(row.tokens) == 4
 
 
-async def test_what_starts_at_once_on_an_empty_topic_is_one_cluster(empty: Deployment) -> None:
-    """Several founders and nodes, some killed at once and started again: the first record makes the cluster."""
+async def test_concurrent_starts_on_an_empty_topic_form_one_cluster(empty: Deployment) -> None:
+    """Several founders and nodes start, and some are killed. The first record founds the cluster."""
     founders = [f"metadata-log-{number}" for number in range(FOUNDERS)]
     starting = await asyncio.gather(
         *(empty.start("metadata_log", name) for name in founders),
@@ -180,7 +180,7 @@ async def test_what_starts_at_once_on_an_empty_topic_is_one_cluster(empty: Deplo
         assert (await empty.put(node_id, f"k-{node_id}", b"v"))[0] == HTTP_OK
 
 
-async def test_a_node_with_another_clusters_name_is_told_so(empty: Deployment) -> None:
+async def test_node_with_another_cluster_name_is_refused_with_the_reason(empty: Deployment) -> None:
     await founded(empty)
     node = await empty.start_node("n1")
     await known(empty, "n1")

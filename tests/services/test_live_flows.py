@@ -1,4 +1,4 @@
-"""The two services that read a live flow by Faust, as processes: their ends."""
+"""Shutdown of the two services that read live flows with Faust, as processes."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ END_LIMIT_S = 30.0
 
 
 @pytest.mark.parametrize("module", ["session_guard", "tablet_balancer"])
-async def test_who_is_asked_to_end_while_its_reader_starts_ends(
+async def test_service_ends_when_stopped_while_its_reader_starts(
     writer: LogWriter, start: Start, module: str
 ) -> None:
-    """As at a recovery, which a process meets while it is on its way up."""
+    """A recovery may stop a process while it starts."""
     service = await start(module)
     said = service.process.command.stderr
     assert await service.stop() == EXIT_OK

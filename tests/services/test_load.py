@@ -1,4 +1,4 @@
-"""Loads on real processes: nodes report them, the balancer evens out bytes by them, a crash forgets none."""
+"""Loads on real processes: nodes report them, the balancer evens out bytes, and a crash loses none."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ LARGE, SMALL = 40_000, 20_000
 CAPACITY = 10**9
 REST_S = 90
 OFF_MS = 12_000
-"""The balancer first listens for three seconds who is there."""
+"""The balancer listens for three seconds before it plans."""
 
 
 @pytest.fixture
 async def three(kafka: str, topics: str, tmp_path: Path) -> AsyncIterator[Deployment]:
-    """Three nodes with two tables, whose tablets are larger where n1 has them; only bytes count."""
+    """Start three nodes with two tables. Tablets on n1 are larger, and only bytes have weight."""
     node = {"load_interval_s": 1, "rate_half_life_s": 1, "data_file_capacity": CAPACITY}
     async with nodes_of(kafka, topics, tmp_path, *NAMES, node=node) as cluster:
         for name, value in (
@@ -60,7 +60,7 @@ async def three(kafka: str, topics: str, tmp_path: Path) -> AsyncIterator[Deploy
 
 
 async def write(cluster: Deployment, table: str) -> None:
-    """The same number of keys in each tablet."""
+    """Write the same number of keys to each tablet."""
     rows, written, number = cluster.rows(table), Counter[int](), 0
     while sum(written.values()) < TABLETS * KEYS_PER_TABLET:
         key, number = f"key-{number}", number + 1
@@ -84,7 +84,7 @@ def by_size(found: dict[str, Any]) -> bool:
 
 
 async def stored(cluster: Deployment) -> Counter[str]:
-    """Bytes of the tables in each node's store, counted after this was asked."""
+    """Return the bytes of the tables in each node's store, counted after this call."""
     found = Counter[str]()
     for name in NAMES:
         await cluster.keys(name)
@@ -96,7 +96,7 @@ async def stored(cluster: Deployment) -> Counter[str]:
     return found
 
 
-async def test_bytes_of_unequal_tablets_are_evened_out(three: Deployment) -> None:
+async def test_balancer_evens_out_bytes_of_unequal_tablets(three: Deployment) -> None:
     before = await stored(three)
     assert before["n1"] > 1.7 * max(before["n2"], before["n3"])
     balancer = await three.start_balancer()
@@ -119,8 +119,8 @@ async def test_bytes_of_unequal_tablets_are_evened_out(three: Deployment) -> Non
     assert max(counts) - min(counts) > 1, "not by numbers of replicas"
 
 
-async def test_tables_are_split_and_merged_by_what_their_tablets_hold(three: Deployment) -> None:
-    """Twice as many as hold twice what they should, and as many as before when they may hold more."""
+async def test_tables_are_split_and_merged_by_tablet_size(three: Deployment) -> None:
+    """Tablets of twice the target size are split, and are merged again when the target grows."""
     await three.command(type="set_setting", name="target_tablet_size_in_bytes", value=str(SMALL))
     before = await stored(three)
     await three.start_balancer()
@@ -135,12 +135,12 @@ async def test_tables_are_split_and_merged_by_what_their_tablets_hold(three: Dep
     done = [r for r in asked if r.status is RequestStatus.DONE]
     assert sorted(r.tablet_count for r in done) == [TABLETS] * 2 + [2 * TABLETS] * 2, asked
     assert all("bytes each" in r.reason for r in done if r.tablet_count > TABLETS)
-    async with asyncio.timeout(REST_S):  # what was left behind is deleted
+    async with asyncio.timeout(REST_S):  # the rows left on the source are deleted
         while sum((await stored(three)).values()) != sum(before.values()):  # noqa: ASYNC110
             await asyncio.sleep(0.2)
 
 
-async def test_a_table_that_is_off_keeps_its_tablets_until_the_time_of_the_switch_has_passed(
+async def test_table_with_balancing_off_keeps_its_tablets_until_the_time_ends(
     three: Deployment,
 ) -> None:
     off, other = TABLES
@@ -167,7 +167,7 @@ async def test_a_table_that_is_off_keeps_its_tablets_until_the_time_of_the_switc
     await until(lambda: reads_of(three, off) != before, "it to be balanced", REST_S)
 
 
-async def test_a_balancer_that_was_killed_has_the_loads_back_though_no_node_reports(
+async def test_restarted_balancer_reads_earlier_load_reports(
     three: Deployment, kafka: str, topics: str
 ) -> None:
     await three.command(type="switch_balancing_off")
@@ -196,7 +196,7 @@ async def test_a_balancer_that_was_killed_has_the_loads_back_though_no_node_repo
     assert "stele_balancer_unreadable_total 1.0" in metrics
 
 
-async def test_without_the_topic_the_balancer_goes_on_and_says_what_is_missing(
+async def test_balancer_reports_a_missing_load_topic_and_continues(
     kafka: str, writer: LogWriter, start: Start
 ) -> None:
     balancer = await start("tablet_balancer")

@@ -1,4 +1,4 @@
-"""The history of a real log: looked through and counted by a metadata-log, shown by the command line."""
+"""The history of a real log: searched and counted by a metadata-log, shown by the command line."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tests.polling import wait_until
 pytestmark = pytest.mark.broker
 
 SETTINGS = 300
-"""More than are looked at at first."""
+"""More epochs than the first page searches."""
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +46,7 @@ def start(kafka: str, name: str, tmp_path_factory: pytest.TempPathFactory) -> It
 
 @pytest.fixture(scope="module")
 def service(start: Start, kafka: str, name: str) -> MetadataLog:
-    """A log with settings, one of them bob's, a refusal of bob's, and a loser."""
+    """Return a log with settings, one of them by bob, a refused command of bob, and a loser."""
     service = start("ml-1")
     assert ask(service, "bob", type="set_setting", name="colour", value="red") == 200
     for number in range(SETTINGS):
@@ -82,7 +82,7 @@ def repeat_a_record(bootstrap: str, cluster: str) -> None:
 
 
 def search(service: MetadataLog, **asked: Any) -> list[dict[str, Any]]:
-    """All that is found, call after call."""
+    """Return the matches of all pages."""
     found, before = list[dict[str, Any]](), 1 << 40
     while before:
         answer = service.get("/v1/epochs/search", **asked, before=before)
@@ -91,7 +91,7 @@ def search(service: MetadataLog, **asked: Any) -> list[dict[str, Any]]:
     return found
 
 
-def test_epochs_are_searched_by_who_and_what_and_when(service: MetadataLog) -> None:
+def test_epochs_are_searched_by_actor_fact_and_time(service: MetadataLog) -> None:
     refused, red = search(service, actor="bob")
     assert red["facts"] == [
         {"type": "SettingChanged", "name": "colour", "value": "red", "unsafe": False}
@@ -113,7 +113,7 @@ def test_epochs_are_searched_by_who_and_what_and_when(service: MetadataLog) -> N
     assert search(service, until_ms=middle, limit=1000) == expected
 
 
-def test_questions_that_are_none_are_refused(service: MetadataLog) -> None:
+def test_invalid_search_parameters_are_refused(service: MetadataLog) -> None:
     for params in ({"actr": "bob"}, {"refused": "maybe"}, {"facts": "Nothing"}, {"since_ms": "x"}):
         for path in ("/v1/epochs/search", "/v1/epochs/stats"):
             answer = service.http.get(path, params=params)
@@ -121,7 +121,7 @@ def test_questions_that_are_none_are_refused(service: MetadataLog) -> None:
             assert answer.json()["hint"]
 
 
-def test_what_the_log_is_made_of_is_counted(service: MetadataLog, name: str) -> None:
+def test_stats_count_epochs_commands_and_actors(service: MetadataLog, name: str) -> None:
     answer = service.get("/v1/epochs/stats")
     newest = service.get("/v1/topology")["epoch"]
     stats = answer["stats"]
@@ -135,7 +135,7 @@ def test_what_the_log_is_made_of_is_counted(service: MetadataLog, name: str) -> 
     assert (part["first"], part["last"], part["beside"]) == (3, 5, 0)
 
 
-def test_answers_fit_their_types_in_the_document(service: MetadataLog) -> None:
+def test_answers_match_their_documented_types(service: MetadataLog) -> None:
     document = openapi()
     for path, kind in (("search", SearchAnswer), ("stats", StatsAnswer)):
         raw = service.http.get(f"/v1/epochs/{path}").content
@@ -152,7 +152,7 @@ def stele(service: MetadataLog, capsys: pytest.CaptureFixture[str], *arguments: 
     return capsys.readouterr().out
 
 
-def test_the_command_line_shows_it(
+def test_command_line_shows_search_results(
     service: MetadataLog, capsys: pytest.CaptureFixture[str]
 ) -> None:
     newest = service.get("/v1/topology")["epoch"]
@@ -168,7 +168,7 @@ def test_the_command_line_shows_it(
     assert "1 loser and 0 strays" in stats
 
 
-def test_a_tail_that_follows_goes_on_at_another_instance(
+def test_following_tail_continues_at_another_instance(
     service: MetadataLog, start: Start, tmp_path: Path
 ) -> None:
     other = start("ml-2")

@@ -1,4 +1,4 @@
-"""A node, on real processes, whose log was recovered: first with all of its epochs, then without some."""
+"""A node on real processes whose log is recovered: first with all epochs, then without some."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from stele.stack.ports import free_port
 from tests.deployment.commands import command, newest, spans
 from tests.deployment.process import Service
 from tests.deployment.processes import Deployment
-from tests.services.test_recover import remake
+from tests.services.test_recover import replace_topic
 from tests.services.world import until
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
@@ -24,8 +24,8 @@ pytestmark = [pytest.mark.broker, pytest.mark.slow]
 KEY = "/v1/data/library/k"
 
 
-async def die(*running: Service) -> None:
-    """All at once, as when a machine loses its power."""
+async def kill_all(*running: Service) -> None:
+    """Kill all of them at once, as by a power failure."""
     for service in running:
         service.kill()
     for service in running:
@@ -40,8 +40,8 @@ async def archived(replica: Service, last: int) -> None:
 
 
 async def recovered(site: Deployment, dead: list[Service], *options: str) -> dict[str, Any]:
-    """Empty the topic while all of these are down, and recover the log from the archive's folder."""
-    await remake(site, [])
+    """Empty the topic while these processes are down, and recover the log from the archive folder."""
+    await replace_topic(site, [])
     replica = dead[-1]
     await replica.start()
     await replica.until("/v1/archive", lambda answer: answer["trouble"], "the loss to be noticed")
@@ -57,11 +57,11 @@ async def recovered(site: Deployment, dead: list[Service], *options: str) -> dic
     return answer
 
 
-async def is_told_by_who_was_started_since(
+async def check_restarted_node_reports_its_promise(
     site: Deployment, replica: Service, node: Service, acknowledged: int
 ) -> None:
-    """The node has read nothing, and the replica's archive ends before that."""
-    await remake(site, [])
+    """Check that a node that has read nothing reports its promise, which the archive does not reach."""
+    await replace_topic(site, [])
     await replica.start()
     await node.start()
     refused = await site.stele("recover", "--dry-run", *site.without(2, 3), fails=True)
@@ -69,11 +69,11 @@ async def is_told_by_who_was_started_since(
     answer = await site.stele("recover", "--dry-run", "--json", "--take", "cu-1")
     assert answer["choice"]["known_epoch"] == acknowledged > answer["choice"]["epoch"]
     assert node.url in answer["silent"]
-    await die(replica)
+    await kill_all(replica)
 
 
 async def truncated(log: Service, name: str) -> None:
-    """A version more, and everything that the keyspace held is deleted."""
+    """Truncate the keyspace, which needs one more version."""
     asked = await command(log, name, type="truncate", name="library")
     assert asked.status_code == 200, asked.text
     request_id = asked.json()["request_id"]
@@ -84,14 +84,14 @@ async def truncated(log: Service, name: str) -> None:
     await log.until(f"/v1/requests/{request_id}", done, "the truncation")
 
 
-async def test_a_node_follows_a_recovered_log_unless_it_acknowledged_what_is_lost(
+async def test_node_follows_a_recovered_log_unless_it_acknowledged_a_lost_epoch(
     site: Deployment, tmp_path: Path
 ) -> None:
     log, replica = await site.metadata_log(), await site.catch_up(1)
     more: dict[str, object] = {"catch_up_urls": site.urls}
     coordinator = await site.start("coordinator", "co-1", **more)
     folder = tmp_path / "n1"
-    more |= {"data_dir": folder, "http_port": free_port()}  # its address stays as the log has it
+    more |= {"data_dir": folder, "http_port": free_port()}  # the node keeps its address in the log
     node = await site.start("node", "n1", node_id="n1", num_tokens=4, **more)
     await node.until("/v1/node", lambda a: a["state"] == "normal", "n1 to be a member", 60)
     made = await command(log, type="create_keyspace", name="library", replication={"dc1": 1})
@@ -103,7 +103,7 @@ async def test_a_node_follows_a_recovered_log_unless_it_acknowledged_what_is_los
         # Nothing is lost: the archive has every epoch that the node acknowledged.
         old = json.loads((folder / "node.json").read_text())["log_id"]
         await archived(replica, await newest(log))
-        await die(node, log, coordinator, replica)
+        await kill_all(node, log, coordinator, replica)
         first = await recovered(site, [log, coordinator, replica], *site.without(2, 3))
         assert first["log_id"] > old
         await node.start()
@@ -117,16 +117,18 @@ async def test_a_node_follows_a_recovered_log_unless_it_acknowledged_what_is_los
         await truncated(log, "once")
         assert (await node.get("/v1/node"))["version"] > 1_000_000
         await archived(replica, await newest(log))
-        await die(replica)
+        await kill_all(replica)
         await truncated(log, "twice")
-        await die(node, log, coordinator)
+        await kill_all(node, log, coordinator)
         acknowledged = json.loads((folder / "node.json").read_text())["acknowledged"]["epoch"]
-        await is_told_by_who_was_started_since(site, replica, node, acknowledged)
+        await check_restarted_node_reports_its_promise(site, replica, node, acknowledged)
         second = await recovered(site, [log, coordinator, replica], "--take", "cu-1")
         assert second["last_epoch"] < acknowledged
         await until(lambda: node.process.poll() is not None, "n1 to begin anew", 60)
         assert node.process.poll() == 0
-        with contextlib.suppress(AssertionError):  # it may end before it says where it listens
+        with contextlib.suppress(
+            AssertionError
+        ):  # the process may end before it prints its address
             await node.start()
         await until(lambda: node.process.poll() is not None, "n1 to give up", 30)
         assert node.process.poll() == EXIT_BAD_CONFIGURATION

@@ -24,25 +24,25 @@ from stele.log.flows import flow_topic
 from stele.metadata_log.openapi import openapi
 from tests.deployment.metadata_log import DEADLINE_S, MetadataLog, Start, instances
 from tests.polling import wait_until
-from tests.services.groups import forget_offsets, take_the_name_away
+from tests.services.groups import fence_member, forget_offsets
 from tests.services.plain_kafka import Kafka
 
 pytestmark = pytest.mark.broker
 
 NESTED = "[" * 100_000 + "]" * 100_000
-"""JSON that is deeper than any stack."""
+"""JSON nested deeper than any stack."""
 
 
 @pytest.fixture
 def start(kafka: str, cluster: str, tmp_path: Path) -> Iterator[Start]:
-    """Starts instances of the test's own cluster, until they are well; ends them after the test."""
+    """Return a function that starts healthy instances of the test's cluster. They end with the test."""
     with instances(tmp_path, kafka, cluster) as started:
         yield lambda instance="ml-1", **env: started(instance, **env).wait_healthy().wait_known()
 
 
 @pytest.fixture(scope="module")
 def shared(kafka: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[MetadataLog]:
-    """One instance for the tests that change nothing of each other's."""
+    """Return one instance for tests that do not affect each other."""
     cluster = f"t{uuid.uuid4().hex[:12]}"
     service = MetadataLog(tmp_path_factory.mktemp("shared"), kafka, cluster, "shared")
     service.start().wait_healthy().wait_known()
@@ -61,13 +61,13 @@ def setting(request_id: str, value: str = "v") -> Envelope:
     return Envelope(request_id=named(request_id), command=SetSetting(request_id, value))
 
 
-def test_the_cluster_is_made_at_the_first_start(shared: MetadataLog) -> None:
+def test_first_start_founds_the_cluster(shared: MetadataLog) -> None:
     first = shared.get("/v1/epochs/1")
     assert first["facts"][0]["type"] == "ClusterCreated"
     assert shared.get("/v1/state")["cluster_id"] == first["facts"][0]["cluster_id"]
 
 
-def test_a_command_becomes_an_epoch_with_who_and_why(shared: MetadataLog) -> None:
+def test_epoch_of_a_command_has_actor_and_reason(shared: MetadataLog) -> None:
     body = {
         "request_id": named("who"),
         "actor": "ada",
@@ -82,13 +82,13 @@ def test_a_command_becomes_an_epoch_with_who_and_why(shared: MetadataLog) -> Non
     assert shared.get("/v1/state")["settings"]["who"] == "x"
 
 
-def test_a_retry_gets_the_first_answer(shared: MetadataLog) -> None:
+def test_retry_gets_the_first_outcome(shared: MetadataLog) -> None:
     first = shared.set("retry", "1", "retry-id")
     shared.set("other", "1")
     assert shared.set("retry", "1", "retry-id") == first
 
 
-def test_a_rejection_is_409_with_the_whole_outcome(shared: MetadataLog) -> None:
+def test_rejection_is_409_with_the_complete_outcome(shared: MetadataLog) -> None:
     answer = shared.command("no", type="leave", node_id="nobody")
     outcome = answer.json()
     assert answer.status_code == 409
@@ -115,7 +115,7 @@ def test_a_rejection_is_409_with_the_whole_outcome(shared: MetadataLog) -> None:
         (NESTED, 400, "invalid_request", "`object`"),
     ],
 )
-def test_a_bad_body_is_told_what_is_wrong(
+def test_invalid_body_is_refused_with_the_reason(
     shared: MetadataLog, body: str, status: int, code: str, says: str
 ) -> None:
     answer = shared.http.post("/v1/commands", content=body)
@@ -139,7 +139,7 @@ def test_a_bad_body_is_told_what_is_wrong(
         {"type": "finish_cleanup", "term": 2**63, "node_id": "", "session": "s" * 9999},
     ],
 )  # fmt: skip
-def test_values_beyond_all_bounds_are_rejected_and_harm_nothing(
+def test_extreme_values_are_rejected_without_harm(
     shared: MetadataLog, command: dict[str, Any]
 ) -> None:
     answer = shared.command("", **command)
@@ -154,21 +154,23 @@ def test_an_oversized_body_is_413(shared: MetadataLog) -> None:
 
 
 @pytest.mark.parametrize("level", ["barrier", "linearizable"])
-def test_levels_show_what_was_committed_before(shared: MetadataLog, level: str) -> None:
+def test_barrier_and_linearizable_reads_contain_earlier_commits(
+    shared: MetadataLog, level: str
+) -> None:
     done = shared.set("level", level)
     state = shared.get("/v1/state", level=level)
     assert state["epoch"] >= done["epoch"]
     assert state["settings"]["level"] == level
 
 
-def test_linearizable_reads_at_once_share_a_noop(shared: MetadataLog) -> None:
+def test_concurrent_linearizable_reads_share_a_noop(shared: MetadataLog) -> None:
     before = shared.get("/v1/state")["epoch"]
     with ThreadPoolExecutor(16) as pool:
         list(pool.map(lambda _: shared.get("/v1/state", level="linearizable"), range(16)))
     assert shared.get("/v1/state")["epoch"] - before <= 16
 
 
-def test_any_past_state_is_exact_and_the_future_is_404(shared: MetadataLog) -> None:
+def test_past_state_is_exact_and_a_future_epoch_is_404(shared: MetadataLog) -> None:
     one = shared.set("past", "1")["epoch"]
     then = shared.get("/v1/state", epoch=one)
     shared.set("past", "2")
@@ -220,13 +222,15 @@ def test_diff_and_pages_of_epochs(shared: MetadataLog) -> None:
         ("/v1/commands", 405),
     ],
 )
-def test_bad_questions_have_clear_answers(shared: MetadataLog, path: str, status: int) -> None:
+def test_invalid_queries_have_complete_error_bodies(
+    shared: MetadataLog, path: str, status: int
+) -> None:
     answer = shared.http.get(path)
     assert answer.status_code == status
     assert set(answer.json()) == {"code", "message", "hint", "details"}
 
 
-def test_the_openapi_document_names_every_path(shared: MetadataLog) -> None:
+def test_openapi_document_contains_every_path(shared: MetadataLog) -> None:
     document = shared.get("/openapi.json")
     assert document == json.loads(json.dumps(openapi()))
     references = json.dumps(document).count("#/components/schemas/")
@@ -292,7 +296,9 @@ def test_commands_through_kafka_are_answered_on_outcomes(start: Start, plain: Ka
     assert service.get("/v1/state")["settings"]["a"] == "v"
 
 
-def test_what_is_no_command_is_answered_and_blocks_nothing(start: Start, plain: Kafka) -> None:
+def test_malformed_command_records_are_answered_and_block_nothing(
+    start: Start, plain: Kafka
+) -> None:
     service = start()
     good = encode_envelope(setting("good"))
     plain.send(b"not avro", "junk")
@@ -336,10 +342,10 @@ def test_kill_and_restart_loses_no_command_and_applies_none_twice(
         assert len({answer.epoch for answer in answers}) == 1
 
 
-def test_a_refused_command_that_is_read_again_after_a_lost_offset_is_refused_again(
+def test_refused_command_that_is_read_again_is_refused_again(
     start: Start, plain: Kafka, kafka: str, cluster: str
 ) -> None:
-    """At that time it would be valid: the term before it has arrived."""
+    """The command would be valid by then, since the earlier term exists."""
     service = start()
     refused = Envelope(request_id=named("refused"), command=ClaimCoordinator("late", 2))
     plain.send_all([refused])
@@ -366,7 +372,7 @@ def test_a_refused_command_that_is_read_again_after_a_lost_offset_is_refused_aga
     ]
 
 
-def test_what_is_not_taken_is_answered_with_what_to_do(shared: MetadataLog) -> None:
+def test_command_that_is_not_taken_gets_a_hint(shared: MetadataLog) -> None:
     def status_and_code(**body: Any) -> tuple[int, str]:
         answer = shared.http.post("/v1/commands", json=body)
         assert answer.json()["hint"]
@@ -401,7 +407,7 @@ def test_two_instances_race_and_agree(start: Start) -> None:
     assert names.count("found") == 1
 
 
-def test_another_instance_takes_the_commands_over(start: Start, plain: Kafka) -> None:
+def test_another_instance_takes_over_the_commands(start: Start, plain: Kafka) -> None:
     first = start("ml-1")
     plain.send_all([setting("before")])
     plain.wait_for(named("before"))
@@ -411,15 +417,15 @@ def test_another_instance_takes_the_commands_over(start: Start, plain: Kafka) ->
     assert plain.wait_for(named("after"))[0].applied
 
 
-def test_an_instance_that_was_fenced_out_of_its_group_comes_back(
+def test_instance_that_was_fenced_out_of_its_consumer_group_rejoins(
     start: Start, plain: Kafka, kafka: str, cluster: str
 ) -> None:
-    """As after a long silence, when its own return takes its name away from it."""
+    """A long pause may fence out a process that rejoins."""
     service = start("ml-1")
     plain.send_all([setting("before")])
     plain.wait_for(named("before"))
     group, topic = f"stele.{cluster}.metadata-log", flow_topic(cluster, "commands")
-    take_the_name_away(kafka, group, topic, "ml-1")
+    fence_member(kafka, group, topic, "ml-1")
 
     def reason() -> str:
         return str(service.http.get("/healthz").json()["reason"])
@@ -430,7 +436,7 @@ def test_an_instance_that_was_fenced_out_of_its_group_comes_back(
     wait_until(lambda: not reason(), "health to return", DEADLINE_S)
 
 
-def test_a_record_that_cannot_be_read_stops_the_service_with_a_reason(
+def test_unreadable_record_stops_the_service_with_a_reason(
     start: Start, kafka: str, cluster: str
 ) -> None:
     service = start()
@@ -450,7 +456,7 @@ def test_a_record_that_cannot_be_read_stops_the_service_with_a_reason(
     assert service.stop() == 0
 
 
-def test_a_restart_on_a_broken_log_is_up_and_says_why(
+def test_service_restarted_on_a_broken_log_reports_the_reason(
     start: Start, kafka: str, cluster: str, tmp_path: Path
 ) -> None:
     start().stop()
@@ -468,7 +474,7 @@ def test_a_restart_on_a_broken_log_is_up_and_says_why(
         service.stop()
 
 
-def test_too_much_in_flight_is_503_with_retry_after(start: Start) -> None:
+def test_too_many_commands_in_flight_is_503_with_retry_after(start: Start) -> None:
     service = start(STELE_MAX_IN_FLIGHT="1")
     with ThreadPoolExecutor(32) as pool:
         answers = list(pool.map(lambda n: service.command(f"b{n}", type="noop"), range(200)))
@@ -478,7 +484,7 @@ def test_too_much_in_flight_is_503_with_retry_after(start: Start) -> None:
     assert busy[0].json()["code"] == "busy"
 
 
-async def test_the_commander_gets_outcomes_and_shares_them(
+async def test_commander_shares_the_outcome_of_equal_request_ids(
     start: Start, kafka: str, cluster: str
 ) -> None:
     await asyncio.to_thread(start)
@@ -493,13 +499,13 @@ async def test_the_commander_gets_outcomes_and_shares_them(
         assert (await commander.submit(setting("forgotten"), 20)).applied
 
 
-async def test_the_commander_says_that_an_outcome_is_unknown(kafka: str, topics: str) -> None:
+async def test_commander_raises_for_an_unknown_outcome(kafka: str, topics: str) -> None:
     async with Commander(Brokers(kafka), topics, resend_s=0.1) as commander:
         with pytest.raises(OutcomeUnknownError, match="is unknown"):
             await commander.submit(setting("a"), 0.5)
 
 
-async def test_the_commander_asks_again_until_somebody_answers(
+async def test_commander_resends_until_a_metadata_log_answers(
     start: Start, kafka: str, topics: str
 ) -> None:
     async with Commander(Brokers(kafka), topics, resend_s=0.2) as commander:

@@ -1,4 +1,4 @@
-"""Node processes move to other tokens under load, and get again what was deleted behind their backs."""
+"""Node processes move to other tokens under load, and rebuild rows that were deleted from their store."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def tokens_of(cluster: Deployment, node_id: str) -> tuple[int, ...]:
 
 
 def stored(cluster: Deployment, node_id: str) -> dict[str, bytes]:
-    """The rows on a node's disk."""
+    """Return the number of rows on the disk of a node."""
     with closing(sqlite3.connect(cluster.folder / node_id / "store.sqlite")) as store:
         rows = store.execute("select key, value from cells where tombstone = 0").fetchall()
     return {key.decode(): value for key, value in rows}
@@ -42,7 +42,7 @@ def replicas(cluster: Deployment, key: str) -> tuple[str, ...]:
     return placement.row_for(token_of(key.encode())).reads
 
 
-async def test_nodes_move_under_load_and_nothing_is_lost(four: Deployment) -> None:
+async def test_nodes_move_tokens_under_load_without_loss(four: Deployment) -> None:
     async with running(four.load(NAMES)) as clients:
         await clients.go_on(100)
         kept, *_ = tokens_of(four, "n3")
@@ -63,7 +63,7 @@ async def test_nodes_move_under_load_and_nothing_is_lost(four: Deployment) -> No
         assert not strange, f"{node_id} has cleaned up"
 
 
-async def test_rows_that_were_deleted_behind_a_nodes_back_come_again(four: Deployment) -> None:
+async def test_rebuild_restores_rows_deleted_from_the_store(four: Deployment) -> None:
     async with running(four.load(NAMES)) as clients:
         await clients.go_on(200)
     n2 = four.nodes["n2"]

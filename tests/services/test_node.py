@@ -37,7 +37,7 @@ async def live(kafka: str, topics: str, tmp_path: Path) -> AsyncIterator[Deploym
         yield cluster
 
 
-async def test_values_survive_a_killed_node_and_are_read_through_any(live: Deployment) -> None:
+async def test_values_survive_a_killed_node_and_are_read_through_any_node(live: Deployment) -> None:
     async with running(live.load()) as clients:
         await clients.go_on(100)
         clients.via = ["n1", "n2"]
@@ -55,8 +55,8 @@ async def test_values_survive_a_killed_node_and_are_read_through_any(live: Deplo
     await clients.is_read(["n3", "n2"])
 
 
-async def test_a_node_that_lost_its_disk_is_refused_and_serves_nothing(live: Deployment) -> None:
-    """It would answer quorum reads with less than it had acknowledged."""
+async def test_node_that_lost_its_disk_is_refused_and_serves_nothing(live: Deployment) -> None:
+    """The node would answer quorum reads without rows that it acknowledged."""
     assert (await live.put("n1", "k", b"precious"))[0] == HTTP_OK
     node, folder = live.nodes["n3"], live.folder / "n3"
     host_id = (await node.get("/v1/node"))["host_id"]
@@ -65,7 +65,7 @@ async def test_a_node_that_lost_its_disk_is_refused_and_serves_nothing(live: Dep
 
     node.kill()
     kept = folder.rename(folder.with_name("n3-kept"))
-    with contextlib.suppress(AssertionError):  # it may have ended before its address was read
+    with contextlib.suppress(AssertionError):  # the process may end before its address is read
         await node.start()
     served = await live.replica_statuses("n3")
     assert HTTP_OK not in served, served
@@ -129,7 +129,7 @@ async def test_a_stale_version_is_refused_by_every_replica_after_its_fence(
     assert await live.get("n4", key) == (200, b"v")
 
 
-async def test_a_node_that_is_not_wanted_ends_with_the_reason(
+async def test_node_with_a_rejected_join_ends_with_the_reason(
     kafka: str, topics: str, tmp_path: Path
 ) -> None:
     async with services(kafka, topics, "redis://127.0.0.1:1/0", tmp_path) as start:
@@ -143,7 +143,7 @@ async def test_a_node_that_is_not_wanted_ends_with_the_reason(
         assert (await log.get("/healthz"))["ok"]
 
 
-async def test_large_values_are_kept_and_too_large_ones_refused(live: Deployment) -> None:
+async def test_large_values_are_stored_and_too_large_ones_refused(live: Deployment) -> None:
     value = os.urandom(8 * 1024 * 1024)
     async with asyncio.TaskGroup() as tasks:
         for number in range(3):
@@ -156,7 +156,7 @@ async def test_large_values_are_kept_and_too_large_ones_refused(live: Deployment
     assert (status, body["code"]) == (400, "bad_key")
 
 
-async def test_a_keyspace_made_again_under_its_name_shows_nothing_of_the_old_one(
+async def test_recreated_keyspace_has_no_rows_of_the_old_one(
     live: Deployment,
 ) -> None:
     old = live.keyspace_id()

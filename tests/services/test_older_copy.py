@@ -1,4 +1,4 @@
-"""A node, on real processes, whose directory is put back from an older copy of it."""
+"""A node on real processes whose data directory is replaced by an older copy."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ async def serves(node: Service) -> None:
 
 
 async def ends(node: Service) -> str:
-    """Return its output before its end."""
-    with contextlib.suppress(AssertionError):  # it may end before it says where it listens
+    """Wait for the end of the process, and return its output."""
+    with contextlib.suppress(AssertionError):  # the process may end before it prints its address
         await node.start()
     await until(lambda: node.process.poll() is not None, "n1 to give up", 30)
     assert node.process.poll() == EXIT_BAD_CONFIGURATION
@@ -47,8 +47,8 @@ async def killed(node: Service) -> None:
     await asyncio.to_thread(node.process.wait, 30)
 
 
-async def heard(site: Deployment, sequence: int) -> None:
-    """Until the brokers have an ack of the node with a greater number."""
+async def acked_on_brokers(site: Deployment, sequence: int) -> None:
+    """Wait until the brokers have an ack with a greater sequence number."""
     topic = flow_topic(site.cluster, "acks")
 
     def is_later(value: bytes) -> bool:
@@ -58,15 +58,15 @@ async def heard(site: Deployment, sequence: int) -> None:
     await until(lambda: newest_of(brokers, topic, "n1", is_later), f"ack {sequence + 1}", 60)
 
 
-def put_back(copy: Path, folder: Path) -> Path:
-    """Replace the folder by the copy, and keep the folder beside it."""
+def restore_copy(copy: Path, folder: Path) -> Path:
+    """Replace the folder by the copy. Return where the folder was moved."""
     aside = folder.with_name("newest")
     folder.rename(aside)
     shutil.copytree(copy, folder)
     return aside
 
 
-async def test_a_node_with_an_older_copy_of_its_directory_serves_nothing_until_that_is_accepted(
+async def test_node_with_an_older_copy_serves_nothing_until_it_is_accepted(
     site: Deployment, tmp_path: Path
 ) -> None:
     log, _ = await site.metadata_log(), await site.start("coordinator", "co-1")
@@ -86,11 +86,11 @@ async def test_a_node_with_an_older_copy_of_its_directory_serves_nothing_until_t
         await node.start()
         await serves(node)
         assert (await client.put(node.url + KEY, content=b"new")).status_code == 200
-        await heard(site, counted)
+        await acked_on_brokers(site, counted)
         await killed(node)
 
-        # The previous start.
-        newest = put_back(copy, folder)
+        # The copy is from the previous start.
+        newest = restore_copy(copy, folder)
         assert "older_copy" in await ends(node)
         shutil.rmtree(folder)
         newest.rename(folder)
@@ -98,14 +98,14 @@ async def test_a_node_with_an_older_copy_of_its_directory_serves_nothing_until_t
         await serves(node)
         assert (await client.get(node.url + KEY)).content == b"new"
 
-        # This start, copied while it runs.
+        # The copy is from this start, made while the node runs.
         shutil.rmtree(copy)
         counted = read(folder).counted
         shutil.copytree(folder, copy)
         assert (await client.put(node.url + KEY, content=b"newer")).status_code == 200
-        await heard(site, counted + AHEAD)
+        await acked_on_brokers(site, counted + AHEAD)
         await killed(node)
-        newest = put_back(copy, folder)
+        newest = restore_copy(copy, folder)
         said = await ends(node)
         told = said.rpartition(f"{SETTING}=")[2].split(",")[0]
         assert int(told) > counted
@@ -119,7 +119,7 @@ async def test_a_node_with_an_older_copy_of_its_directory_serves_nothing_until_t
         await serves(node)
         await killed(node)
 
-        # The newest of before has become the older one.
+        # The original directory is the older one now.
         shutil.rmtree(folder)
         newest.rename(folder)
         assert "older_copy" in await ends(node)

@@ -37,7 +37,7 @@ async def put(cluster: Deployment, table: str, key: str, value: bytes) -> None:
 
 
 async def serves(cluster: Deployment, node_id: str) -> None:
-    """A node is well, and in the log, before it has read there that it is admitted."""
+    """Wait until the node serves. It is healthy and in the log before it has read its admission."""
     async with asyncio.timeout(90):
         while True:
             status, body = await cluster.get(node_id, "k0")
@@ -53,7 +53,7 @@ async def get(cluster: Deployment, table: str, key: str, node: str = "n2") -> tu
 
 
 async def at_rest(cluster: Deployment) -> int:
-    """The epoch, once nothing is under way and all have the version."""
+    """Return the epoch, once no operation is open and all processes have the version."""
 
     def settled() -> bool:
         image = cluster.image
@@ -68,7 +68,7 @@ async def follows(service: Service, path: str, epoch: int) -> Any:
     return await service.until(path, lambda a: a["epoch"] >= epoch, f"{path} at epoch {epoch}", 60)
 
 
-async def test_a_revert_while_nodes_serve(
+async def test_state_is_reverted_while_nodes_serve(
     kafka: str,
     topics: str,
     redis_url: str,
@@ -226,14 +226,14 @@ def lose_all_topics(bootstrap: str, cluster: str) -> None:
     )
 
 
-async def test_a_cluster_begins_with_a_dump_and_its_nodes_keep_their_data(
+async def test_nodes_keep_their_data_in_a_cluster_that_begins_with_a_dump(
     kafka: str,
     topics: str,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The brokers are lost with all that they had, no archive is there, and somebody has a dump."""
+    """The brokers and the archive are lost. Only a dump is left."""
     monkeypatch.delenv("STELE_URL", raising=False)
     monkeypatch.setenv("STELE_ACTOR", "ada")
     file, nowhere = tmp_path / "dump.json", "redis://127.0.0.1:1/0"

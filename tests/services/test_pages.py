@@ -1,4 +1,4 @@
-"""metadata-log's reads over HTTP, with the log in memory: pages, filters, 304, gzip, the state in pieces."""
+"""Reads of the metadata-log over HTTP, with the log in memory: pages, filters, 304, gzip, streamed state."""
 
 from __future__ import annotations
 
@@ -65,9 +65,7 @@ class BehindLog(MemoryLog):
 
 
 @pytest.mark.parametrize("path", ["/v1/epochs/3", "/v1/epochs?from=3", "/v1/state?epoch=3"])
-async def test_an_epoch_that_the_broker_does_not_give_in_time_is_no_missing_one(
-    site: Site, path: str
-) -> None:
+async def test_slow_read_of_an_epoch_times_out_and_is_not_404(site: Site, path: str) -> None:
     history = site.writer.history
     history._recent.clear()
     del history._images[1:]
@@ -77,7 +75,7 @@ async def test_an_epoch_that_the_broker_does_not_give_in_time_is_no_missing_one(
 
 
 @pytest.mark.parametrize("encoding", ["identity", "gzip"])
-async def test_the_state_in_pieces_is_the_view(site: Site, encoding: str) -> None:
+async def test_streamed_state_equals_the_view(site: Site, encoding: str) -> None:
     answer = await site.http.get("/v1/state", headers={"accept-encoding": encoding})
     assert answer.headers.get("content-encoding", "identity") == encoding
     assert answer.json() == plain(site.writer.image)
@@ -96,7 +94,7 @@ async def test_the_state_in_pieces_is_the_view(site: Site, encoding: str) -> Non
         ("/v1/cdc/generations", "cdc_generations", {}),
     ],
 )
-async def test_pages_joined_are_the_section_of_the_view(
+async def test_joined_pages_equal_the_section_of_the_view(
     site: Site, path: str, name: str, params: dict[str, str]
 ) -> None:
     section = plain(site.writer.image)[path.removeprefix("/v1/").replace("/", "_")]
@@ -121,7 +119,7 @@ async def test_each_page_of_tables_has_the_tablets_of_its_tables(site: Site) -> 
     assert [*first["tablets"]] == [t["table_id"] for t in first["tables"] if t["placement"]]
 
 
-async def test_streams_come_by_generation_in_ring_order_or_by_token(site: Site) -> None:
+async def test_cdc_streams_are_paged_in_ring_order_or_selected_by_token(site: Site) -> None:
     newest = site.writer.image.cdc.newest()
     assert newest is not None
     rows = [
@@ -142,7 +140,7 @@ async def test_streams_come_by_generation_in_ring_order_or_by_token(site: Site) 
     assert (answer.status_code, answer.json()["code"]) == (404, "unknown_generation")
 
 
-async def test_the_schema_is_changed_and_read_at_each_epoch(site: Site) -> None:
+async def test_schema_is_changed_and_read_at_each_epoch(site: Site) -> None:
     before = await site.get("/v1/schema")
     keyspace = {"type": "create_keyspace", "name": "radio", "replication": {"dc1": 1}}
     table = {
@@ -180,7 +178,7 @@ async def test_the_schema_is_changed_and_read_at_each_epoch(site: Site) -> None:
         assert (wrong.status_code, wrong.json()["code"]) == (400, code)
 
 
-async def test_all_pages_are_of_the_epoch_of_the_first(site: Site) -> None:
+async def test_all_pages_are_of_the_epoch_of_the_first_page(site: Site) -> None:
     first = await site.get("/v1/nodes", limit=1)
     for n in range(30):
         await change(site, str(n))
@@ -191,14 +189,14 @@ async def test_all_pages_are_of_the_epoch_of_the_first(site: Site) -> None:
 
 
 def nested_cursor() -> str:
-    """A whole cursor and, after its fields, lists that are deeper than any stack."""
+    """Return a cursor that contains lists nested deeper than any stack."""
     raw = (
         msgspec.json.encode(PageCursor(1, "", 0, 0))[:-1] + b"," + b"[" * 5000 + b"]" * 5000 + b"]"
     )
     return base64.urlsafe_b64encode(raw).decode()
 
 
-async def test_a_cursor_belongs_to_its_question(site: Site) -> None:
+async def test_cursor_is_valid_only_for_its_query(site: Site) -> None:
     cursor = (await site.get("/v1/nodes", limit=1))["next_cursor"]
     for path, params in (
         ("/v1/keyspaces", {"cursor": cursor}),
@@ -212,7 +210,7 @@ async def test_a_cursor_belongs_to_its_question(site: Site) -> None:
         assert answer.json()["code"] == "invalid_request"
 
 
-async def test_a_cursor_of_another_history_has_expired(site: Site) -> None:
+async def test_cursor_of_another_history_is_expired(site: Site) -> None:
     text = (await site.get("/v1/nodes", limit=1))["next_cursor"]
     cursor = msgspec.json.decode(base64.urlsafe_b64decode(text + "=="), type=PageCursor)
     other = msgspec.structs.replace(cursor, state_id="ab" * 16)
@@ -221,7 +219,7 @@ async def test_a_cursor_of_another_history_has_expired(site: Site) -> None:
     assert (answer.status_code, answer.json()["code"]) == (410, "cursor_expired")
 
 
-async def test_requests_are_asked_for_by_status_kind_node_and_prefix(site: Site) -> None:
+async def test_requests_are_filtered_by_status_kind_node_and_prefix(site: Site) -> None:
     found = await site.all_rows("/v1/requests", "requests", unfinished="true")
     assert [r["request_id"] for r in found] == ["join-n4"]
     assert await site.all_rows("/v1/requests", "requests", prefix="join-n4") == found
@@ -233,7 +231,7 @@ async def test_requests_are_asked_for_by_status_kind_node_and_prefix(site: Site)
     assert "status" in unknown.json()["hint"]
 
 
-async def test_a_page_of_requests_says_since_when_there_are_all(site: Site) -> None:
+async def test_page_of_requests_has_the_epoch_since_which_it_is_complete(site: Site) -> None:
     whole = await site.get("/v1/requests", limit=1)
     assert whole["since_epoch"] == 0, "none was forgotten"
     asked = new_request_id()
@@ -251,7 +249,7 @@ async def test_a_page_of_requests_says_since_when_there_are_all(site: Site) -> N
     assert (page.since_epoch, page.since_ms) == (newest.finished_epoch, newest.ended_ms)
 
 
-async def test_one_request_comes_with_its_transition(site: Site) -> None:
+async def test_single_request_has_its_transition(site: Site) -> None:
     found = await site.get("/v1/requests/join-n4")
     assert found["transition"]["transition_id"] == "join-n4"
     assert found["transition"]["ranges"]["dc1:3"] > 0
@@ -260,7 +258,7 @@ async def test_one_request_comes_with_its_transition(site: Site) -> None:
     assert (none.status_code, none.json()["code"]) == (404, "unknown_request")
 
 
-async def test_times_of_repairs_come_in_pages(site: Site) -> None:
+async def test_times_of_repairs_are_paged(site: Site) -> None:
     commands = (
         CreateKeyspace("music", {"dc1": 2}, tablets=True, initial_tablets=4),
         CreateTable("music.songs"),
@@ -286,7 +284,7 @@ async def test_times_of_repairs_come_in_pages(site: Site) -> None:
     assert "RepairsPage" in openapi()["components"]["schemas"]
 
 
-async def test_the_topology_is_small_and_a_plan_comes_in_pages(site: Site) -> None:
+async def test_topology_has_a_summary_and_the_plan_is_paged(site: Site) -> None:
     topology = await site.get("/v1/topology")
     (summary,) = topology["transitions"]
     rows = await site.all_rows("/v1/transitions/join-n4", "rows", limit=3)
@@ -295,7 +293,7 @@ async def test_the_topology_is_small_and_a_plan_comes_in_pages(site: Site) -> No
     assert [(r["start"], tuple(r["new"])) for r in rows] == [(r.start, r.new) for r in plan.rows]
 
 
-async def test_placements_are_asked_for_by_token_and_range(site: Site) -> None:
+async def test_placements_are_selected_by_token_and_range(site: Site) -> None:
     placement = site.writer.image.ring.placements["dc1:3"]
     (row,) = await site.all_rows("/v1/placements", "rows", placement="dc1:3", token=5)
     assert row["start"] == placement.row_for(5).start
@@ -314,14 +312,14 @@ async def test_placements_are_asked_for_by_token_and_range(site: Site) -> None:
     assert (gone.status_code, gone.json()["code"]) == (404, "unknown_keyspace")
 
 
-async def test_settings_come_in_pages_too(site: Site) -> None:
+async def test_settings_are_paged(site: Site) -> None:
     await change(site, "red")
     page = await site.get("/v1/settings")
     assert page["settings"] == {"colour": "red"}
     msgspec.json.decode(json.dumps(page), type=answers.SettingsPage)
 
 
-async def test_who_has_the_state_gets_304(site: Site) -> None:
+async def test_unchanged_state_is_304(site: Site) -> None:
     for path in ("/v1/nodes", "/v1/topology", "/v1/state", "/v1/requests/join-n4"):
         etag = (await site.http.get(path)).headers["etag"]
         assert site.writer.image.state_id.hex() in etag
@@ -332,7 +330,7 @@ async def test_who_has_the_state_gets_304(site: Site) -> None:
     assert (await site.http.get("/v1/nodes", headers=headers)).status_code == 200
 
 
-async def test_only_what_is_large_is_compressed_and_only_when_asked(site: Site) -> None:
+async def test_only_large_answers_are_compressed_on_request(site: Site) -> None:
     async def encoding(path: str, **headers: str) -> str:
         answer = await site.http.get(path, headers=headers)
         return str(answer.headers.get("content-encoding", ""))
@@ -347,7 +345,7 @@ async def test_only_what_is_large_is_compressed_and_only_when_asked(site: Site) 
     assert json.loads(gzip.decompress(raw))["placement"] == "dc1:3"
 
 
-async def test_the_past_is_read_as_the_present(site: Site) -> None:
+async def test_past_epoch_is_read_like_the_present_state(site: Site) -> None:
     epoch = site.writer.image.epoch
     before = await site.get("/v1/nodes")
     await change(site, "red")
@@ -375,7 +373,7 @@ async def test_changes_are_small_and_in_order(site: Site) -> None:
     assert opened.changes["nodes"] == whole["nodes"]
 
 
-async def test_a_stream_does_not_go_on_in_another_history(site: Site) -> None:
+async def test_stream_does_not_continue_in_another_history(site: Site) -> None:
     """The caller saw an epoch that was lost when the log was recovered."""
     newest, state_id = site.writer.image.epoch, site.writer.image.state_id.hex()
     resumed = {"from": str(newest + 1), "state_id": state_id}
@@ -397,8 +395,8 @@ async def test_a_stream_does_not_go_on_in_another_history(site: Site) -> None:
     assert (bad.status_code, bad.json()["code"]) == (400, "invalid_request")
 
 
-async def test_who_has_read_what_is_lost_judges_no_other_history(site: Site) -> None:
-    """A caller that follows the present log would otherwise restart with the state of a lost one."""
+async def test_writer_that_read_lost_epochs_refuses_streams_as_stopped(site: Site) -> None:
+    """Otherwise a caller that follows the present log would restart with the state of a lost one."""
     accept = {"accept": "text/event-stream"}
     params = {"from": str(site.writer.image.epoch), "state_id": "0a" * 16}
     site.writer._fail(LostWinnersError(7, "they are gone"))
@@ -408,7 +406,7 @@ async def test_who_has_read_what_is_lost_judges_no_other_history(site: Site) -> 
 
 
 @pytest.mark.parametrize("path", ("/v1/epochs", "/v1/changes"))
-async def test_a_stream_of_a_reader_that_has_stopped_is_refused(site: Site, path: str) -> None:
+async def test_stream_of_a_stopped_reader_is_refused(site: Site, path: str) -> None:
     """A stream that ended at once would be reopened repeatedly."""
     site.writer._fail(LostWinnersError(7, "they are gone"))
     image, accept = site.writer.image, {"accept": "text/event-stream"}
@@ -420,10 +418,10 @@ async def test_a_stream_of_a_reader_that_has_stopped_is_refused(site: Site, path
 
 
 @pytest.mark.parametrize("path", ("/v1/epochs", "/v1/changes"))
-async def test_a_stream_ends_where_its_reader_refuses_an_epoch(
+async def test_stream_ends_at_an_epoch_that_the_reader_refuses(
     site: Site, monkeypatch: pytest.MonkeyPatch, path: str
 ) -> None:
-    """The image has that epoch, and the history has not: the stream looped, and blocked everything else."""
+    """The image has the epoch and the history does not. The stream must not loop."""
     history, asked = site.writer.history, count(1)
     winners = history.winners
 
@@ -448,7 +446,7 @@ async def test_a_stream_ends_where_its_reader_refuses_an_epoch(
     assert next(asked) < 100
 
 
-async def test_a_stream_that_is_let_go_leaves_nothing_that_waits(site: Site) -> None:
+async def test_closed_stream_leaves_no_waiting_task(site: Site) -> None:
     def waiting() -> list[asyncio.Task[object]]:
         return [task for task in asyncio.all_tasks() if "Event.wait" in repr(task.get_coro())]
 
@@ -458,7 +456,7 @@ async def test_a_stream_that_is_let_go_leaves_nothing_that_waits(site: Site) -> 
     await until(lambda: len(waiting()) == idle, "it to wait no more")
 
 
-async def test_a_reader_that_begins_anew_by_itself_is_worth_waiting_for(site: Site) -> None:
+async def test_restarting_reader_is_reported_as_temporary(site: Site) -> None:
     site.writer._fail(OffsetGoneError(7, "the topic begins at 9"))
     refused = await site.http.post("/v1/commands", json={"command": {"type": "noop"}})
     assert (refused.status_code, refused.json()["code"]) == (503, "reader_stopped")
@@ -466,10 +464,10 @@ async def test_a_reader_that_begins_anew_by_itself_is_worth_waiting_for(site: Si
 
 
 @pytest.mark.parametrize("was_read", [True, False])
-async def test_a_topic_that_is_missing_is_told_in_words_and_lasts_once_the_log_was_read(
+async def test_missing_topic_is_lasting_only_after_the_log_was_read(
     site: Site, monkeypatch: pytest.MonkeyPatch, was_read: bool
 ) -> None:
-    """Before that it may be just about to be made."""
+    """Before the first read the topic may not be created yet."""
 
     async def gone(_: object) -> Image:
         missing = KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART)
@@ -486,7 +484,7 @@ async def test_a_topic_that_is_missing_is_told_in_words_and_lasts_once_the_log_w
     assert ("stele recover --dry-run" in body["hint"]) is was_read
 
 
-async def test_every_answer_fits_its_type_in_the_document(site: Site) -> None:
+async def test_every_answer_matches_its_documented_type(site: Site) -> None:
     document = openapi()
     types: dict[str, type[msgspec.Struct]] = {
         "/v1/topology": answers.TopologyAnswer,

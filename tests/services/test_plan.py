@@ -1,4 +1,4 @@
-"""A dry run on real processes: what it says is what happens, and nothing of it is written."""
+"""Plans on real processes: they match the operation that follows, and write nothing."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ VALUE_BYTES = 20_000
 
 @pytest.fixture
 async def three(kafka: str, topics: str, tmp_path: Path) -> AsyncIterator[Deployment]:
-    """Three nodes with data, and a coordinator that has listened for long enough to know who is up."""
+    """Start three nodes with data, and a coordinator that has listened long enough to know which are up."""
     settings = {"heartbeat_timeout_s": 2, "barrier_patience_s": 1}
     async with nodes_of(kafka, topics, tmp_path, "n1", "n2", "n3", **settings) as cluster:
         for number in range(VALUES):
@@ -45,7 +45,7 @@ async def three(kafka: str, topics: str, tmp_path: Path) -> AsyncIterator[Deploy
 
 
 async def post(cluster: Deployment, content: bytes) -> httpx.Response:
-    """The answer, once the coordinator knows who is up."""
+    """Return the answer, once the coordinator knows which nodes are up."""
     async with httpx.AsyncClient(timeout=90) as http, asyncio.timeout(REST_S):
         while True:
             answer = await http.post(f"{cluster.coordinator.url}/v1/plan", content=content)
@@ -72,7 +72,7 @@ def held(image: Image) -> dict[str, float]:
 
 
 async def joining(cluster: Deployment, node_id: str) -> dict[str, Any]:
-    """Return the command by which a running node may join."""
+    """Return the join command of a running node."""
     node = await cluster.start_node(node_id, join="no", rack="r1")
     known = await node.get("/v1/node")
     names = ("node_id", "cluster", "address", "dc", "rack", "num_tokens", "host_id")
@@ -80,7 +80,7 @@ async def joining(cluster: Deployment, node_id: str) -> dict[str, Any]:
     return {"type": "join", "supported_features": features, **{name: known[name] for name in names}}
 
 
-async def test_what_a_plan_of_a_join_says_is_what_happens_and_it_writes_nothing(
+async def test_plan_of_a_join_matches_the_join_and_writes_nothing(
     three: Deployment,
 ) -> None:
     command = await joining(three, "n4")
@@ -109,7 +109,7 @@ async def test_what_a_plan_of_a_join_says_is_what_happens_and_it_writes_nothing(
     assert stream.size_bytes == pytest.approx(received, rel=0.4)
 
 
-async def test_what_would_be_refused_is_refused_and_bad_questions_are_told_apart(
+async def test_plan_of_a_rejected_command_and_invalid_bodies_have_codes(
     three: Deployment,
 ) -> None:
     epoch = three.image.epoch
@@ -128,7 +128,7 @@ async def test_what_would_be_refused_is_refused_and_bad_questions_are_told_apart
     assert three.image.epoch == epoch
 
 
-async def test_a_source_that_hangs_is_named_first_and_a_cancel_gives_the_placements_back(
+async def test_stalled_source_is_named_and_cancel_restores_the_placements(
     three: Deployment,
 ) -> None:
     before = held(three.image)
@@ -144,7 +144,7 @@ async def test_a_source_that_hangs_is_named_first_and_a_cancel_gives_the_placeme
         return transition if transition is not None and transition.session else None
 
     await until(moving, "the session")
-    os.kill(hung, signal.SIGSTOP)  # before the version that has the session is everywhere
+    os.kill(hung, signal.SIGSTOP)  # before all nodes have the version with the session
     try:
         answer = await three.coordinator.until(
             "/v1/progress", lambda shown: causes(shown).get("stream") == source, "the cause", 40
@@ -165,7 +165,7 @@ async def test_a_source_that_hangs_is_named_first_and_a_cancel_gives_the_placeme
 
 
 async def cancel(cluster: Deployment, request_id: str) -> tuple[int, str]:
-    """``stele cancel``: its exit status and what it printed."""
+    """Return the exit status and the output of ``stele cancel``."""
     arguments = ("-m", "stele.cli", "cancel", request_id, "--url", cluster.log_url)
     coordinator = {"STELE_COORDINATOR_URLS": cluster.coordinator.url}
     child = await asyncio.create_subprocess_exec(

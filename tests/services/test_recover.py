@@ -1,4 +1,4 @@
-"""Disasters on real processes: the topic is lost, or rolled back, and nothing that a process held is lost."""
+"""Disasters on real processes: the topic is lost or rolled back, and no epoch of a process is lost."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ pytestmark = [pytest.mark.broker, pytest.mark.slow]
 
 
 async def epochs_topic(site: Deployment) -> list[bytes]:
-    """Its records."""
+    """Return the records of the topic."""
     log = KafkaLog(Brokers(site.kafka), flow_topic(site.cluster, "epochs"))
     try:
         found = list[bytes]()
@@ -45,7 +45,7 @@ async def epochs_topic(site: Deployment) -> list[bytes]:
 
 
 async def delete(site: Deployment) -> None:
-    """The topic is gone."""
+    """Delete the topic."""
     topic = flow_topic(site.cluster, "epochs")
     admin = AdminClient({"bootstrap.servers": site.kafka})
     await asyncio.to_thread(admin.delete_topics([topic])[topic].result, 30)
@@ -55,8 +55,8 @@ async def delete(site: Deployment) -> None:
         await asyncio.sleep(0.1)
 
 
-async def remake(site: Deployment, records: list[bytes]) -> None:
-    """The topic is another one, and holds these records alone."""
+async def replace_topic(site: Deployment, records: list[bytes]) -> None:
+    """Recreate the topic with only these records."""
     topic = flow_topic(site.cluster, "epochs")
     await delete(site)
     await asyncio.to_thread(ensure_topics, Brokers(site.kafka), site.cluster)
@@ -74,10 +74,10 @@ async def past_of(log: Service, last: int) -> dict[int, Any]:
     }
 
 
-async def test_a_topic_whose_records_are_deleted_while_all_are_down_is_recovered(
+async def test_topic_emptied_while_all_processes_are_down_is_recovered(
     site: Deployment,
 ) -> None:
-    """As by a retention that somebody had set: all epochs are on disks, and none in the topic."""
+    """Retention may delete all records: the epochs are on disks, and none is in the topic."""
     log, one, two = await site.metadata_log(), await site.catch_up(1), await site.catch_up(2)
     await fill(log, 60)
     last = await newest(log)
@@ -99,7 +99,9 @@ async def test_a_topic_whose_records_are_deleted_while_all_are_down_is_recovered
             found = await replica.until("/v1/archive", lambda a: a["trouble"], "it to say so")
             assert "stele recover" in found["trouble"]
         refused = await site.stele("recover", "--dry-run", fails=True)
-        assert f"{site.urls.split(',')[2]} does not report what it holds" in refused  # it never ran
+        assert (
+            f"{site.urls.split(',')[2]} does not report what it holds" in refused
+        )  # the process never ran
         without = site.without(3)
         told = await site.stele("recover", "--dry-run", *without)
         assert told.count(f" of log {found['log_id']}") >= 2
@@ -122,9 +124,9 @@ async def test_a_topic_whose_records_are_deleted_while_all_are_down_is_recovered
 
 
 @pytest.mark.parametrize(
-    "left", [0, 60, None], ids=["nothing is left", "rolled back to the past", "not even the topic"]
+    "left", [0, 60, None], ids=["empty topic", "rolled back to the past", "deleted topic"]
 )
-async def test_a_lost_log_goes_on(site: Deployment, left: int | None) -> None:
+async def test_lost_log_continues_after_recovery(site: Deployment, left: int | None) -> None:
     log, one, two = await site.metadata_log(), await site.catch_up(1), await site.catch_up(2)
     first = await command(log, "first", type="set_setting", name="early", value="1")
     await fill(log, 100)
@@ -143,7 +145,7 @@ async def test_a_lost_log_goes_on(site: Deployment, left: int | None) -> None:
     if left is None:
         await delete(site)
     else:
-        await remake(site, records[:left])
+        await replace_topic(site, records[:left])
     await log.until("/healthz", lambda a: not a["ok"], "metadata-log notices that its log is gone")
     refused = await command(log, type="set_setting", name="never", value="1")
     assert refused.status_code == 503
@@ -183,10 +185,10 @@ async def test_a_lost_log_goes_on(site: Deployment, left: int | None) -> None:
 
 
 @pytest.mark.parametrize("was_started", [False, True])
-async def test_epochs_that_a_recovery_gave_up_are_gone_back_to(
+async def test_epochs_given_up_by_a_recovery_can_be_taken_back(
     site: Deployment, was_started: bool
 ) -> None:
-    """As the page on recoveries leads through it: from the folder of the replica that was away."""
+    """Follows the recovery guide: the epochs are in the folder of a replica that was unavailable."""
     log, one, two = await site.metadata_log(), await site.catch_up(1), await site.catch_up(2)
     await fill(log, 40)
     kept = await newest(log)
@@ -197,7 +199,7 @@ async def test_epochs_that_a_recovery_gave_up_are_gone_back_to(
     await two.until("/v1/archive", _has(late), "archived")
     await _killed(two, log)
 
-    await remake(site, [])
+    await replace_topic(site, [])
     site.running.remove(two)
     await asyncio.gather(one.start(), log.start())
     async with site.supervised():
@@ -242,7 +244,7 @@ def _taken_back(folder: Path, kept: int) -> None:
     (lost,) = (folder / "segments").glob("*.avro.lost")
     first = lost.name.partition("-")[0]
     for segment in (folder / "segments").glob("*.avro"):
-        if segment.stem.partition("-")[2] >= first:  # also the one that is open
+        if segment.stem.partition("-")[2] >= first:  # also the open one
             segment.unlink()
     lost.rename(lost.with_suffix(""))
     for snapshot in (folder / "snapshots").glob("*.avro"):
@@ -260,7 +262,7 @@ async def _killed(*services: Service) -> None:
         await asyncio.to_thread(service.process.wait, 30)
 
 
-async def test_a_backup_that_comes_while_the_log_is_empty_is_recovered_and_not_founded_over(
+async def test_backup_added_to_an_empty_log_is_recovered_and_not_founded_over(
     site: Deployment,
 ) -> None:
     log, replica = await site.metadata_log(waits=False, found="no"), await site.catch_up(1)

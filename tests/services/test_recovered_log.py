@@ -31,7 +31,7 @@ class EpochsInMemory(MemoryLog):
 
 
 class Replica:
-    """It has no snapshot, and follows the recovered log from its third request on."""
+    """A replica without a snapshot. It follows the recovered log from its third request on."""
 
     replicas = 1
     asked = 0
@@ -48,11 +48,11 @@ class Replica:
         """There is no connection."""
 
 
-@pytest.mark.parametrize("had_read", [False, True], ids=["it had just begun", "it had read all"])
-async def test_who_meets_a_recovery_before_it_has_read_the_log_stays_until_it_is_followed(
+@pytest.mark.parametrize("had_read", [False, True], ids=["at the start", "after reading all"])
+async def test_writer_waits_for_a_recovered_log_before_it_has_read_it(
     monkeypatch: pytest.MonkeyPatch, had_read: bool
 ) -> None:
-    """It would begin again with nothing, and come to the same place."""
+    """A restarted writer would meet the recovery again."""
     monkeypatch.setattr(starting, "LOOK_S", 0.01)
     partition, replica, ended = MemoryPartition(), Replica(), asyncio.Event()
     epochs = cast(EpochsLog, EpochsInMemory(partition))

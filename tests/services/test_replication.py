@@ -1,4 +1,4 @@
-"""A keyspace's replication changes under load, with real processes: nothing that was acknowledged is lost."""
+"""Replication changes under load with real processes: no acknowledged write is lost."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ async def keys_of(cluster: Deployment) -> list[int]:
     return [await cluster.keys(node_id) for node_id in NODES]
 
 
-async def test_from_three_replicas_to_one_and_back_under_load_and_nothing_is_lost(
+async def test_replication_shrinks_to_one_and_back_under_load_without_loss(
     three: Deployment,
 ) -> None:
     async with running(three.load()) as clients:
@@ -60,8 +60,8 @@ async def test_from_three_replicas_to_one_and_back_under_load_and_nothing_is_los
     await more.is_read(["n1", "n2"])
 
 
-async def test_who_stays_is_given_what_it_slept_through(three: Deployment) -> None:
-    """It would be the only one, and lack what the two others have acknowledged."""
+async def test_remaining_replica_gets_writes_that_it_missed(three: Deployment) -> None:
+    """Otherwise the only replica would lack writes that the two others acknowledged."""
     n3 = three.nodes["n3"].process.pid
     os.kill(n3, signal.SIGSTOP)
     written = [f"k{number}" for number in range(60)]
@@ -74,8 +74,8 @@ async def test_who_stays_is_given_what_it_slept_through(three: Deployment) -> No
         assert await three.get("n3", key) == (HTTP_OK, key.encode())
 
 
-async def test_a_change_that_is_cancelled_is_undone_under_load(three: Deployment) -> None:
-    """A node that is to receive does not answer, so it is cancelled while it streams."""
+async def test_cancelled_replication_change_is_rolled_back_under_load(three: Deployment) -> None:
+    """A receiving node does not answer, so the change is cancelled while it streams."""
     await alter(three, 1)
     async with running(three.load()) as clients:
         await clients.go_on(100)

@@ -1,4 +1,4 @@
-"""A cluster with HTTPS only, in which changes need a token."""
+"""A cluster with HTTPS only, where changes need a token."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SETTING = {"type": "set_setting", "name": "stream_mib_per_s", "value": "50"}
 
 
 class Secured:
-    """The files of who serves and of who asks."""
+    """Files of the servers and of the clients."""
 
     def __init__(self, folder: Path) -> None:
         self.authority = Authority(folder, "authority")
@@ -63,7 +63,7 @@ def secured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Secured:
 async def site(
     secured: Secured, kafka: str, topics: str, redis_url: str, tmp_path: Path
 ) -> AsyncIterator[Deployment]:
-    """All services but placements; ada's token goes with what ``site`` itself asks for."""
+    """Return a deployment of all services except placements. ``site`` sends the token of ada."""
     async with following(kafka, topics, redis_url, tmp_path, **secured.environment()) as found:
         found.http.headers["authorization"] = f"Bearer {ADA}"
         yield found
@@ -91,9 +91,7 @@ async def actor_of(log: Service, epoch: int) -> str:
     return str((await log.get(f"/v1/epochs/{epoch}"))["actor"])
 
 
-async def test_a_cluster_lives_by_https_and_goes_by_tokens(
-    site: Deployment, secured: Secured
-) -> None:
+async def test_cluster_uses_https_and_tokens(site: Deployment, secured: Secured) -> None:
     log = await site.start("metadata_log")
     site.log_url = log.url
     assert log.url.startswith("https://")
@@ -109,16 +107,16 @@ async def test_a_cluster_lives_by_https_and_goes_by_tokens(
     for node_id, other in (("n1", "n2"), ("n2", "n1")):
         assert (await site.put(node_id, f"by {node_id}", b"value"))[0] == 200
         assert await site.get(other, f"by {node_id}") == (200, b"value")
-    await whoever_is_not_let_in_changes_nothing(log)
-    await the_command_line_shows_its_token(log, secured)
-    await the_console_passes_on_whose_token_it_is(console, log)
-    await a_recovery_asks_who_it_is(catch_up)
-    await whoever_goes_by_other_authorities_is_told(log, secured)
-    await who_is_withdrawn_is_out_a_moment_later(log, secured)
-    await a_file_that_cannot_be_read_is_told(log, console, secured)
+    await check_callers_without_a_token_change_nothing(log)
+    await check_command_line_sends_its_token(log, secured)
+    await check_console_forwards_tokens(console, log)
+    await check_recovery_needs_a_token(catch_up)
+    await check_other_authorities_are_reported(log, secured)
+    await check_withdrawn_token_is_refused_soon(log, secured)
+    await check_unreadable_token_file_is_reported(log, console, secured)
 
 
-async def whoever_is_not_let_in_changes_nothing(log: Service) -> None:
+async def check_callers_without_a_token_change_nothing(log: Service) -> None:
     before = (await log.get("/v1/topology?level=barrier"))["epoch"]
     claim = {"type": "claim_coordinator", "holder": "me", "term": 99}
     drop = {"type": "drop_keyspace", "name": KEYSPACE}
@@ -137,7 +135,7 @@ async def whoever_is_not_let_in_changes_nothing(log: Service) -> None:
     assert (await log.get("/v1/topology?level=barrier"))["epoch"] == before
 
 
-async def the_command_line_shows_its_token(log: Service, secured: Secured) -> None:
+async def check_command_line_sends_its_token(log: Service, secured: Secured) -> None:
     change = ("settings", "set", "stream_mib_per_s", "40", "--reason", "slow disks")
     without = await stele(log, secured, *change)
     assert without.returncode == Exit.FAILED, without
@@ -152,7 +150,7 @@ async def the_command_line_shows_its_token(log: Service, secured: Secured) -> No
     assert (none.returncode, "holds no token" in none.stderr) == (Exit.USAGE, True), none
 
 
-async def the_console_passes_on_whose_token_it_is(console: Service, log: Service) -> None:
+async def check_console_forwards_tokens(console: Service, log: Service) -> None:
     body = {
         "operation": "create-keyspace",
         "fields": {"name": "of_the_page", "replication": "dc1=1"},
@@ -168,7 +166,7 @@ async def the_console_passes_on_whose_token_it_is(console: Service, log: Service
     assert await actor_of(log, answer["epoch"]) == "ada"
 
 
-async def a_recovery_asks_who_it_is(catch_up: Service) -> None:
+async def check_recovery_needs_a_token(catch_up: Service) -> None:
     for path in ("/v1/recover", "/v1/recover/check"):
         status, answer = await asked(f"{catch_up.url}{path}")
         assert (status, answer["code"]) == (401, "token_needed")
@@ -178,7 +176,7 @@ async def a_recovery_asks_who_it_is(catch_up: Service) -> None:
     assert (status, answer["code"]) == (409, "not_recovered"), "the log is there"
 
 
-async def whoever_goes_by_other_authorities_is_told(log: Service, secured: Secured) -> None:
+async def check_other_authorities_are_reported(log: Service, secured: Secured) -> None:
     secured.authority, own = secured.stranger, secured.authority
     told = await stele(log, secured, "nodes")
     secured.authority = own
@@ -189,7 +187,7 @@ async def whoever_goes_by_other_authorities_is_told(log: Service, secured: Secur
             await http.get(log.url.replace("https", "http") + "/healthz")
 
 
-async def who_is_withdrawn_is_out_a_moment_later(log: Service, secured: Secured) -> None:
+async def check_withdrawn_token_is_refused_soon(log: Service, secured: Secured) -> None:
     secured.let_in(line_of("ci", CI, MAY))
     await asyncio.sleep(1.1)
     for token, found in ((ADA, 401), (CI, 200)):
@@ -197,10 +195,10 @@ async def who_is_withdrawn_is_out_a_moment_later(log: Service, secured: Secured)
         assert (await asked(f"{log.url}/v1/commands", token, body))[0] == found
 
 
-async def a_file_that_cannot_be_read_is_told(
+async def check_unreadable_token_file_is_reported(
     log: Service, console: Service, secured: Secured
 ) -> None:
-    """By health checks: who is kept out may be the first to notice otherwise."""
+    """Health checks must report it before a refused caller notices."""
     secured.let_in("nobody")
     await asyncio.sleep(1.1)
     for process in (log, console):

@@ -1,4 +1,4 @@
-"""Brokers that are reached by TLS and a password or a certificate alone, and that go by their ACLs."""
+"""Brokers that need TLS with a password or a certificate, and enforce ACLs."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ pytestmark = pytest.mark.broker
 
 
 @pytest.fixture(autouse=True)
-def nothing_refused_yet() -> Iterator[None]:
-    """Rejections of one test do not affect the processes of another."""
+def reset_refusals() -> Iterator[None]:
+    """Reset recorded refusals, so that tests do not affect each other."""
     yield
     deliveries._Process.newest = ("", 0.0)
 
@@ -69,7 +69,7 @@ def brokers_of(environment: dict[str, str]) -> Brokers:
 
 
 @pytest.mark.parametrize("way", WAYS)
-async def test_every_kind_of_client_gets_through(secured: Secured, cluster: str, way: str) -> None:
+async def test_every_kind_of_client_connects(secured: Secured, cluster: str, way: str) -> None:
     environment = WAYS[way](secured) | {"STELE_CLUSTER": cluster, "STELE_INSTANCE_ID": "one"}
     settings = load_settings(ServiceSettings, environment)
     brokers, epochs = settings.brokers, flow_topic(cluster, "epochs")
@@ -157,7 +157,7 @@ REFUSED: dict[str, tuple[Way, str]] = {
 }
 
 
-async def test_what_is_refused_is_said_with_what_to_do(
+async def test_refused_connections_are_logged_with_a_hint(
     secured: Secured, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(flows, "START_TIMEOUT_S", 8.0)
@@ -189,7 +189,7 @@ async def is_refused(name: str, secured: Secured) -> None:
         assert not any(password in str(error) for password in USERS.values())
 
 
-def test_a_process_that_is_refused_at_its_start_says_so_and_ends_when_it_is_to(
+def test_process_refused_at_start_logs_the_reason_and_stops_on_request(
     secured: Secured, tmp_path: Path
 ) -> None:
     way, hint = REFUSED["password"]
@@ -206,7 +206,7 @@ def test_a_process_that_is_refused_at_its_start_says_so_and_ends_when_it_is_to(
     assert not any(password in said.read_text() for password in USERS.values())
 
 
-async def test_who_may_not_be_in_the_group_says_so_until_it_is_in_it(
+async def test_missing_group_acl_is_reported_until_it_is_granted(
     secured: Secured, cluster: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(deliveries, "RECENT_S", 0.5)
@@ -229,10 +229,10 @@ async def test_who_may_not_be_in_the_group_says_so_until_it_is_in_it(
         await election.close()
 
 
-async def test_who_may_not_go_on_says_so_and_goes_on_once_it_may(
+async def test_revoked_acls_are_reported_and_readers_resume_when_granted(
     secured: Secured, cluster: str
 ) -> None:
-    """ACLs that are taken away from a reader of the log and a member of a group."""
+    """ACLs are revoked from a reader of the log and from a member of a group."""
     acls = acls_of("stele", cluster)
     secured.allow(acls)
     brokers = brokers_of(secured.by_password("stele"))
@@ -254,10 +254,10 @@ async def test_who_may_not_go_on_says_so_and_goes_on_once_it_may(
         await asyncio.gather(log.close(), election.close())
 
 
-async def test_a_process_is_not_well_while_it_may_not_read_or_write_one_of_its_topics(
+async def test_process_is_unhealthy_without_an_acl_on_any_of_its_topics(
     secured: Secured, cluster: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whichever client met it; so one ACL after the other is taken away."""
+    """One ACL after the other is revoked, since each affects another client."""
     monkeypatch.setattr(deliveries, "RECENT_S", 2.0)
     acls = acls_of("stele", cluster)
     secured.allow(acls)
@@ -301,7 +301,7 @@ async def test_a_process_is_not_well_while_it_may_not_read_or_write_one_of_its_t
         await asyncio.gather(log.close(), reader.close(), acks.close())
 
 
-async def test_the_spark_job_takes_no_log_for_lost_that_it_may_not_read(
+async def test_spark_job_does_not_treat_an_unreadable_log_as_lost(
     secured: Secured, cluster: str
 ) -> None:
     acls = [acl for acl in acls_of("stele", cluster) if acl.operation is not AclOperation.READ]
@@ -335,7 +335,7 @@ def is_refused_an_acl() -> bool:
 
 
 async def is_read(acks: FlowWriter, heard: list[bytes]) -> None:
-    """An ack, said again and again, as everything in a flow is."""
+    """Send an ack repeatedly until it is read."""
     end_s = time.monotonic() + 30
     while not heard:
         assert time.monotonic() < end_s, "the ack is not read"
@@ -344,14 +344,14 @@ async def is_read(acks: FlowWriter, heard: list[bytes]) -> None:
 
 
 @pytest.mark.slow
-async def test_a_cluster_lives_on_brokers_that_ask_for_a_password_and_go_by_the_pages_acls(
+async def test_cluster_runs_with_passwords_and_the_documented_acls(
     secured: Secured,
     cluster: str,
     redis_url: str,
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """All services, each as a separate user; a joining node; writes; a program that sends a command."""
+    """All services run as separate users. A node joins, clients write, and a program sends a command."""
     secured.allow([*acls_of("stele", cluster), *acls_of("app", cluster)])
     secured.allow([acl for kind in kinds() for acl in acls_of_kind(kind, cluster)])
     await asyncio.to_thread(ensure_topics, brokers_of(secured.by_password("stele")), cluster)
@@ -376,22 +376,22 @@ async def test_a_cluster_lives_on_brokers_that_ask_for_a_password_and_go_by_the_
         everyone = (log, catch_up, guard, coordinator, balancer, node)
         for service in everyone:
             await service.until("/healthz", lambda health: health["ok"], "health")
-        await is_sent_by_a_program(brokers_of(secured.by_password("app")), site)
+        await check_program_sends_a_command(brokers_of(secured.by_password("app")), site)
         assert "refused by Kafka: Broker: Topic authorization failed" in caplog.text
         replayed = await replay(cluster, secured.by_password("app"))
         assert json.loads(replayed.stdout)["epoch"] == (await site.newest_image()).epoch
         stranger = await replay(cluster, secured.by_password("app", ca="stranger"))
         assert stranger.returncode == Exit.UNREACHABLE, stranger
         assert "STELE_KAFKA_SSL_CA_FILE" in stranger.stderr
-        assert "refused by Kafka" not in all_that_was_written(tmp_path)
+        assert "refused by Kafka" not in all_output(tmp_path)
         await asyncio.gather(*(each.stop() for each in (catch_up, coordinator, balancer)))
-        await are_not_well_while_they_are_refused(secured, (log, guard, node))
-    assert "refused by Kafka" in all_that_was_written(tmp_path)
-    assert not any(password in all_that_was_written(tmp_path) for password in USERS.values())
+        await check_unhealthy_while_the_password_is_refused(secured, (log, guard, node))
+    assert "refused by Kafka" in all_output(tmp_path)
+    assert not any(password in all_output(tmp_path) for password in USERS.values())
 
 
 def user(secured: Secured, kind: str) -> dict[str, object]:
-    """Settings of a process that is of a kind."""
+    """Return the settings of a process of this kind."""
     file = secured.folder / f"{kind}.password"
     return {"kafka_sasl_username": kind, "kafka_sasl_password_file": file}
 
@@ -404,10 +404,10 @@ async def replay(cluster: str, environment: dict[str, str]) -> CompletedProcess[
     )
 
 
-async def are_not_well_while_they_are_refused(
+async def check_unhealthy_while_the_password_is_refused(
     secured: Secured, everyone: Iterable[Service]
 ) -> None:
-    """Restart the broker with another password, and wait until these report it."""
+    """Restart the broker with another password, and wait until these services report it."""
     secured.give_passwords(dict.fromkeys(kinds(), "another"))
     await asyncio.to_thread(secured.stop)
     await asyncio.to_thread(secured.start)
@@ -422,14 +422,14 @@ def is_refused_the_password(health: dict[str, Any]) -> bool:
     return not health["ok"] and "STELE_KAFKA_SASL_PASSWORD_FILE" in health["reason"]
 
 
-def all_that_was_written(folder: Path) -> str:
-    """By all processes."""
+def all_output(folder: Path) -> str:
+    """Return the output of all processes."""
     files = [*folder.glob("*.out"), *folder.glob("*.err")]
     return "\n".join(file.read_text() for file in files)
 
 
-async def is_sent_by_a_program(brokers: Brokers, cluster: Deployment) -> None:
-    """It commands, and reads the log, and cannot write what is not its own."""
+async def check_program_sends_a_command(brokers: Brokers, cluster: Deployment) -> None:
+    """Check that a program can send a command and read the log, and cannot write other topics."""
     name, before = cluster.image.cluster, cluster.image.epoch
     async with Commander(brokers, name) as commander:
         noop = Envelope(request_id=new_request_id(), command=Noop())
@@ -451,7 +451,7 @@ async def is_sent_by_a_program(brokers: Brokers, cluster: Deployment) -> None:
 
 
 def written(brokers: Brokers, topic: str) -> int | None:
-    """The code of the error of a record that is produced; None where it was taken."""
+    """Return the error code of a produced record, or None if it was accepted."""
     found = list[KafkaError | None]()
     producer = Producer(brokers.client() | {"message.timeout.ms": 10_000})
     producer.produce(topic, b"forged", on_delivery=lambda error, _: found.append(error))

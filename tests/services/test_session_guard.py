@@ -34,13 +34,13 @@ async def redis(redis_url: str) -> AsyncIterator[Redis]:
 
 
 async def start_joining(writer: LogWriter) -> None:
-    """A term, and the operation of the first join in its first step."""
+    """Claim a term, and open the first join in its first state."""
     await writer.submit(ClaimCoordinator("test", 1))
     opening = Advance(term=1, version=1, open=((named("join-n1"),),))
     assert (await writer.submit(opening)).applied
 
 
-async def test_a_barrier_is_complete_once_all_have_applied_and_drained(
+async def test_barrier_completes_once_all_nodes_applied_and_drained(
     kafka: str, writer: LogWriter, start: Start
 ) -> None:
     async with fake_nodes(kafka, writer, "n1") as nodes:
@@ -70,7 +70,7 @@ async def test_a_barrier_is_complete_once_all_have_applied_and_drained(
         assert (await guard.get("/v1/barrier?epoch=x"))["code"] == "invalid_request"
 
 
-async def test_a_version_and_a_session_are_checked_with_one_read(
+async def test_version_and_session_are_checked_with_one_read(
     kafka: str, writer: LogWriter, start: Start, redis: Redis
 ) -> None:
     cluster = writer.cluster
@@ -100,7 +100,7 @@ async def test_a_version_and_a_session_are_checked_with_one_read(
         assert (await guard.get("/v1/check"))["code"] == "invalid_request"
 
 
-async def test_without_redis_checks_fail_closed_and_the_guard_says_so(
+async def test_checks_fail_closed_without_redis_and_the_guard_reports_it(
     kafka: str, topics: str, tmp_path: Path
 ) -> None:
     server = RedisServer(tmp_path / "redis")
@@ -127,7 +127,7 @@ async def test_without_redis_checks_fail_closed_and_the_guard_says_so(
         server.stop()
 
 
-async def test_what_nobody_keeps_current_expires(
+async def test_redis_keys_expire_without_a_guard(
     writer: LogWriter, start: Start, redis: Redis
 ) -> None:
     guard = await start("session_guard", guard_ttl_s=1, refresh_s=0.2)

@@ -1,4 +1,4 @@
-"""How the session guard reads acks, on a real broker: crashes, pauses, a second guard, a topic that is gone."""
+"""Acks read by the session guard on a real broker: crashes, pauses, a second guard, a deleted topic."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.broker
 NAMES = "n1 n2 n3"
 RECOVERY_S = 30.0
 WATCH_S = 0.02
-"""Between two looks: asking without a pause would starve the guard that is watched."""
+"""Pause between two polls, so that polling does not starve the guard."""
 
 
 def all_are(liveness: str) -> Callable[[Any], bool]:
@@ -30,7 +30,7 @@ def all_are(liveness: str) -> Callable[[Any], bool]:
 
 @pytest.fixture
 async def nodes(kafka: str, writer: LogWriter) -> AsyncIterator[dict[str, FakeNode]]:
-    """Three nodes that have joined and send heartbeats."""
+    """Return three nodes that have joined and send heartbeats."""
     async with fake_nodes(kafka, writer, NAMES) as found:
         for node in found.values():
             await node.join()
@@ -38,7 +38,7 @@ async def nodes(kafka: str, writer: LogWriter) -> AsyncIterator[dict[str, FakeNo
 
 
 async def guard_of(start: Start, instance: str = "", **settings: object) -> Service:
-    """A guard that has seen all nodes up."""
+    """Start a guard and wait until it reports all nodes as up."""
     guard = await start("session_guard", instance, **settings)
     await guard.until("/v1/nodes", all_are("up"), "all nodes to be up")
     return guard
@@ -50,17 +50,17 @@ async def watch(
     stop: asyncio.Event,
     names: Collection[str] = tuple(NAMES.split()),
 ) -> None:
-    """Note every liveness that the guard shows of the nodes, in a new connection each time, until the stop."""
+    """Record each liveness that the guard reports, over a new connection each time, until the stop."""
     while not stop.is_set():
         try:
             rows = await guard.get("/v1/nodes")
             seen.update(row["liveness"] for row in rows if row["node_id"] in names)
-        except httpx.TransportError:  # it is not there, or it is paused
+        except httpx.TransportError:  # the guard is down or paused
             pass
         await asyncio.sleep(WATCH_S)
 
 
-async def test_after_a_crash_the_living_are_up_and_the_dead_is_down_only_by_reading(
+async def test_restarted_guard_derives_liveness_from_the_acks_topic(
     nodes: dict[str, FakeNode], start: Start
 ) -> None:
     guard = await guard_of(start, heartbeat_timeout_s=2)
@@ -88,10 +88,10 @@ async def test_after_a_crash_the_living_are_up_and_the_dead_is_down_only_by_read
     assert "down" not in seen
 
 
-async def test_a_guard_that_was_paused_calls_nobody_down_and_disturbs_no_other(
+async def test_paused_guard_reports_no_node_down_and_affects_no_other_guard(
     nodes: dict[str, FakeNode], start: Start
 ) -> None:
-    """Longer than the nodes' time-out, and longer than its session in the group."""
+    """The pause is longer than the heartbeat timeout and the session in the group."""
     first, second = await asyncio.gather(
         guard_of(start, "guard-a", heartbeat_timeout_s=2),
         guard_of(start, "guard-b", heartbeat_timeout_s=2),
@@ -100,12 +100,12 @@ async def test_a_guard_that_was_paused_calls_nobody_down_and_disturbs_no_other(
     watching = [asyncio.create_task(watch(first, by_first, stop))]
     for pause_s in (2.5, SESSION_TIMEOUT_S + 0.5):
         second.process.signal(signal.SIGSTOP)
-        await asyncio.sleep(pause_s)  # the fault itself
+        await asyncio.sleep(pause_s)  # the fault
         second.process.signal(signal.SIGCONT)
         if len(watching) == 1:
             watching.append(asyncio.create_task(watch(second, by_second, stop)))
         await second.until("/v1/nodes", all_are("up"), "all to be up again", RECOVERY_S)
-        await asyncio.sleep(0.5)  # what the watch would see
+        await asyncio.sleep(0.5)  # a fault that the watch would record
         assert "down" not in by_second, pause_s
     stop.set()
     await asyncio.gather(*watching)
@@ -113,7 +113,7 @@ async def test_a_guard_that_was_paused_calls_nobody_down_and_disturbs_no_other(
     assert "down" not in by_second
 
 
-async def test_acks_whose_topic_is_gone_make_it_unhealthy_with_a_reason(
+async def test_guard_is_unhealthy_if_the_acks_topic_is_deleted(
     nodes: dict[str, FakeNode], start: Start, kafka: str, topics: str
 ) -> None:
     guard = await guard_of(start)
@@ -127,7 +127,7 @@ async def test_acks_whose_topic_is_gone_make_it_unhealthy_with_a_reason(
     assert {row["liveness"] for row in rows} <= {"up", "unknown"}
 
 
-async def test_two_guards_of_one_name_say_so_and_call_nobody_down(
+async def test_two_guards_with_one_instance_id_report_it_and_no_node_as_down(
     nodes: dict[str, FakeNode], start: Start
 ) -> None:
     first = await guard_of(start, "same", heartbeat_timeout_s=2)

@@ -1,4 +1,4 @@
-"""Tablets on real processes: they move while they are read and written, fill new nodes and leave old ones."""
+"""Tablets on real processes: they move during reads and writes, fill new nodes and leave old ones."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ KEYS = [f"song-{number}" for number in range(60)]
 
 @pytest.fixture
 async def three(kafka: str, topics: str, tmp_path: Path) -> AsyncIterator[Deployment]:
-    """Three nodes, and a table of eight tablets with two replicas each, in which every key is written."""
+    """Start three nodes, with a table of eight tablets with two replicas, in which every key is written."""
     names = ("n1", "n2", "n3")
     async with nodes_of(kafka, topics, tmp_path, *names, barrier_patience_s=2) as cluster:
         await cluster.command(
@@ -53,7 +53,7 @@ async def put(cluster: Deployment, via: str, key: str) -> None:
 
 @asynccontextmanager
 async def written(cluster: Deployment, *via: str) -> AsyncIterator[None]:
-    """Some keys are written again and again inside the block; each write must be acknowledged."""
+    """Write keys repeatedly inside the block. Each write must be acknowledged."""
     stop, writes = asyncio.Event(), 0
 
     async def keep_on() -> None:
@@ -71,7 +71,7 @@ async def written(cluster: Deployment, *via: str) -> AsyncIterator[None]:
     assert writes > 100
 
 
-async def everything_is_there(cluster: Deployment, *via: str) -> None:
+async def check_all_keys_are_read(cluster: Deployment, *via: str) -> None:
     for number, key in enumerate(KEYS):
         url = f"{cluster.nodes[via[number % len(via)]].url}/v1/data/{TABLE}/{key}"
         async with cluster.http.get(url) as answer:
@@ -79,7 +79,7 @@ async def everything_is_there(cluster: Deployment, *via: str) -> None:
 
 
 async def stores(cluster: Deployment, node_id: str, keys: int) -> None:
-    """Wait until a node says that it has so many rows of the table on its disk; it counts now and then."""
+    """Wait until a node reports this number of rows of the table. It counts them at intervals."""
     data = cluster.image.schema.serving(TABLE)
     assert data is not None
 
@@ -98,7 +98,7 @@ def keys_on(cluster: Deployment, node_id: str) -> int:
     return sum(node_id in placement.row_for(token_of(key.encode())).writes for key in KEYS)
 
 
-async def test_a_tablet_moves_with_its_data_and_leaves_none_behind(three: Deployment) -> None:
+async def test_tablet_moves_with_its_data_and_the_source_deletes_it(three: Deployment) -> None:
     row = three.rows(TABLE)[0]
     (target,) = {"n1", "n2", "n3"} - {*row.reads}
     source = row.reads[0]
@@ -110,14 +110,14 @@ async def test_a_tablet_moves_with_its_data_and_leaves_none_behind(three: Deploy
         moves=[{"table": TABLE, "tablet": 0, "from_node": source, "to_node": target}],
     )
     assert {*three.rows(TABLE)[0].reads} == {*row.reads} - {source} | {target}
-    await everything_is_there(three, "n1", "n2", "n3")
+    await check_all_keys_are_read(three, "n1", "n2", "n3")
     assert keys_on(three, target) > before
     for name in (source, target):
         await stores(three, name, keys_on(three, name))
 
 
-async def test_a_balancer_fills_a_new_node_and_drains_one_that_leaves(three: Deployment) -> None:
-    """All the while every key can be read and written, through any node."""
+async def test_balancer_fills_a_new_node_and_drains_a_leaving_one(three: Deployment) -> None:
+    """Every key can be read and written through any node throughout."""
     balancer = await three.start_balancer()
     async with written(three, "n1", "n2"):
         await three.start_node("n4")
@@ -127,7 +127,7 @@ async def test_a_balancer_fills_a_new_node_and_drains_one_that_leaves(three: Dep
         await three.done(type="leave", node_id="n3")
         assert three.node_state("n3") == NodeState.LEFT
         assert held(three)["n3"] == 0
-    await everything_is_there(three, "n1", "n2", "n4")
+    await check_all_keys_are_read(three, "n1", "n2", "n4")
     answer = await balancer.until(
         "/v1/balance", lambda found: found["state"] == "balanced", "all to be even", REST_S
     )
@@ -136,8 +136,8 @@ async def test_a_balancer_fills_a_new_node_and_drains_one_that_leaves(three: Dep
     assert max(counts) - min(counts) <= 1
 
 
-async def test_a_table_is_split_and_merged_while_it_is_written(three: Deployment) -> None:
-    """By its options, past a coordinator that dies; then every node has what is its own, and no more."""
+async def test_table_is_split_and_merged_under_writes(three: Deployment) -> None:
+    """Options cause the split, and a coordinator dies meanwhile. At the end no node has foreign rows."""
     await three.start_balancer()
     async with written(three, "n1", "n2", "n3"):
         await three.command(type="alter_table", name=TABLE, options={"min_tablet_count": 32})
@@ -153,7 +153,7 @@ async def test_a_table_is_split_and_merged_while_it_is_written(three: Deployment
         await until(lambda: len(three.rows(TABLE)) == 4, "4 tablets", REST_S)
         halves = dict.fromkeys(("n1", "n2", "n3", "n4"), 2)
         await until(lambda: held(three) == halves, "all to be even again", REST_S)
-    await everything_is_there(three, "n1", "n2", "n3", "n4")
+    await check_all_keys_are_read(three, "n1", "n2", "n3", "n4")
     resizes = [r for r in three.image.requests.requests.values() if r.resizes]
     done = [r.tablet_count for r in resizes if r.status is RequestStatus.DONE]
     assert sorted(done) == [4, 8, 16, 16, 32], [(r.tablet_count, r.error) for r in resizes]

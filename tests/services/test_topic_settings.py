@@ -1,4 +1,4 @@
-"""A changed setting of the topic of the log is reported with its harm, and no command is lost."""
+"""Harmful settings of the topic of the log are reported, and no command is lost."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def reason(service: MetadataLog) -> str:
     return str(service.http.get("/healthz").json()["reason"])
 
 
-async def test_settings_that_are_not_told_change_nothing() -> None:
+async def test_failed_read_of_topic_settings_keeps_the_last_result() -> None:
     named = SettingDifference(
         "stele.demo.epochs", Harm.LOSS, "with retention.ms=1 it deletes records"
     )
@@ -65,7 +65,7 @@ async def test_settings_that_are_not_told_change_nothing() -> None:
     assert topics.trouble == topics.notice == ""
 
 
-async def test_only_what_the_logs_topic_refuses_or_loses_explains_a_missing_answer() -> None:
+async def test_only_problems_of_the_epochs_topic_explain_a_missing_answer() -> None:
     other = SettingDifference("stele.demo.acks", Harm.LOSS, "it keeps no newest record")
     few = SettingDifference("stele.demo.epochs", Harm.DURABILITY, "it has 1 copy")
     topics = TopicSettings("stele.demo.epochs", lambda: [other, few])
@@ -81,7 +81,7 @@ def samples_of(gauge: Gauge) -> list[Sample]:
 
 
 @pytest.mark.broker
-def test_health_reports_a_log_of_one_copy_unless_the_cluster_is_for_development(
+def test_health_reports_a_single_topic_replica_outside_of_development(
     start: Start,
 ) -> None:
     service = start(STELE_DEVELOPMENT="false").wait_healthy()
@@ -92,10 +92,10 @@ def test_health_reports_a_log_of_one_copy_unless_the_cluster_is_for_development(
 
 
 @pytest.mark.broker
-def test_a_compacted_log_is_named_as_the_cause_and_takes_commands_again(
+def test_compacted_epochs_topic_is_reported_and_commands_resume_later(
     start: Start, kafka: str, cluster: str
 ) -> None:
-    """Kafka refuses records without a key then, so commands have no outcome until somebody sets it back."""
+    """A compacted topic refuses records without a key, so commands have no outcome until it is reset."""
     service = start(STELE_REQUEST_TIMEOUT_S="2").wait_healthy().wait_known()
     topic = flow_topic(cluster, "epochs")
     before = service.set("a", "1")

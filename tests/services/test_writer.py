@@ -1,4 +1,4 @@
-"""The writer's shell over a log that misbehaves: what was lost is forced to an outcome, come what may."""
+"""The writer over a faulty log: lost records get an outcome in any case."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ from tests.services.world import until
 
 TIMEOUT_S = 90.0
 LOST = 12
-"""The record and eleven NOOPs for its decision: three seconds, in which the lag is queried, too."""
+"""The record and eleven NOOPs for its decision: three seconds, in which the lag is queried."""
 MANY: Final = 2_000
-"""Requests: these take twenty seconds, in which what is silent for 0.3 s is forced to an outcome."""
+"""Requests. These take twenty seconds, in which a record silent for 0.3 s gets a forced outcome."""
 WAY_S: Final = 0.005
 ASKED: Final = 5
 EVERY: Final = 40
@@ -59,7 +59,7 @@ class LossyLog(MemoryLog):
         return await super().end_offset()
 
 
-async def test_a_lost_record_is_decided_again_even_while_no_leader_tells_the_end() -> None:
+async def test_lost_record_is_decided_again_without_a_partition_leader() -> None:
     log = LossyLog(MemoryPartition())
     writer = Writer(log, MetadataLogSettings(cluster="demo", unknown_after_s=0.1, found="auto"))
     await writer.start()
@@ -74,8 +74,8 @@ async def test_a_lost_record_is_decided_again_even_while_no_leader_tells_the_end
 
 
 @pytest.mark.parametrize("features", ["all", "none"])
-async def test_a_new_cluster_has_the_features_of_its_build(features: Any) -> None:
-    """Unless the setting says otherwise, or it begins with the state of a dump."""
+async def test_new_cluster_has_the_features_of_its_build(features: Any) -> None:
+    """A setting or a dump may choose other features."""
     settings = MetadataLogSettings(cluster="demo", found="auto", found_features=features)
     writer = Writer(MemoryLog(MemoryPartition()), settings)
     await writer.start()
@@ -84,7 +84,7 @@ async def test_a_new_cluster_has_the_features_of_its_build(features: Any) -> Non
     await writer.close()
 
 
-async def test_what_was_lost_is_forced_while_records_behind_it_come_back_all_the_time() -> None:
+async def test_lost_record_gets_an_outcome_while_later_records_arrive() -> None:
     partition = MemoryPartition()
     settings = MetadataLogSettings(cluster="demo", unknown_after_s=1.0, found="auto")
     log, other = LossyLog(partition), LossyLog(partition)
@@ -105,10 +105,8 @@ async def test_what_was_lost_is_forced_while_records_behind_it_come_back_all_the
     await second.close()
 
 
-async def test_a_writer_that_gives_way_appends_nothing_once_the_log_cannot_be_read_any_more() -> (
-    None
-):
-    """A command that waits for another writer's turn fails with an unknown outcome."""
+async def test_yielding_writer_appends_nothing_after_its_reader_failed() -> None:
+    """A command that waits for another writer fails with an unknown outcome."""
     partition, told = MemoryPartition(), list[Result]()
     writer = Writer(MemoryLog(partition), MetadataLogSettings(cluster="demo", found="auto"))
     other = MemoryLog(partition)
@@ -126,7 +124,7 @@ async def test_a_writer_that_gives_way_appends_nothing_once_the_log_cannot_be_re
 
 
 class SlowLog(MemoryLog):
-    """Each record is on its way for a while, there and back."""
+    """A log with latency for each record, in both directions."""
 
     def __init__(self, partition: MemoryPartition) -> None:
         super().__init__(partition)
@@ -144,8 +142,8 @@ class SlowLog(MemoryLog):
             self._loop.call_later(WAY_S, follower, [record])
 
 
-async def test_who_writes_beside_steady_commands_of_another_gets_turns() -> None:
-    """The other one has records in flight all the time, each chained to the one before it."""
+async def test_second_writer_commits_beside_a_busy_writer() -> None:
+    """The busy writer always has chained records in flight."""
     partition = MemoryPartition()
     settings = MetadataLogSettings(cluster="demo", found="auto")
     busy, log = SlowLog(partition), SlowLog(partition)
@@ -169,7 +167,7 @@ async def test_who_writes_beside_steady_commands_of_another_gets_turns() -> None
     await second.close()
 
 
-async def test_nobody_is_held_up_for_long_by_the_losers_of_a_writer_that_is_dead() -> None:
+async def test_losers_of_a_dead_writer_delay_others_only_briefly() -> None:
     partition = MemoryPartition()
     settings = MetadataLogSettings(cluster="demo", found="auto")
     busy = SlowLog(partition)
@@ -189,7 +187,7 @@ async def test_nobody_is_held_up_for_long_by_the_losers_of_a_writer_that_is_dead
     await writer.close()
 
 
-async def test_who_waits_is_told_once_and_that_it_is_unknown_when_the_time_is_over() -> None:
+async def test_caller_gets_one_outcome_or_unknown_at_its_timeout() -> None:
     log = LossyLog(MemoryPartition())
     writer = Writer(log, MetadataLogSettings(cluster="demo", unknown_after_s=1.0, found="auto"))
     await writer.start()
@@ -235,10 +233,10 @@ def setting(name: str) -> Envelope:
 
 
 @pytest.mark.parametrize("seen", ["nothing", "the same", "another history", "more"])
-async def test_replicas_that_come_back_later_stop_who_writes_another_history(
+async def test_returning_replicas_stop_a_writer_of_another_history(
     seen: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They were down when it started on a topic that had lost its end."""
+    """They were down when the writer started on a topic that had lost its end."""
     monkeypatch.setattr("stele.metadata_log.known_end.SHORT_LOG_S", 0.3)
     writer = Writer(MemoryLog(MemoryPartition()), MetadataLogSettings(cluster="demo", found="auto"))
     await writer.start()
@@ -262,8 +260,8 @@ async def test_replicas_that_come_back_later_stop_who_writes_another_history(
     await writer.close()
 
 
-async def test_a_read_adds_no_record_to_a_log_whose_end_may_be_lost() -> None:
-    """Else that would be an epoch of another history than those that others hold."""
+async def test_linearizable_read_appends_no_record_if_the_end_may_be_lost() -> None:
+    """The record would be an epoch of another history than the one that replicas hold."""
     partition = MemoryPartition()
     before = Writer(MemoryLog(partition), MetadataLogSettings(cluster="demo", found="auto"))
     await before.start()
@@ -280,7 +278,7 @@ async def test_a_read_adds_no_record_to_a_log_whose_end_may_be_lost() -> None:
     await writer.close()
 
 
-async def test_what_replicas_have_read_already_is_not_lost_while_no_broker_tells_the_end(
+async def test_epochs_that_replicas_have_are_not_lost_without_a_partition_leader(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("stele.metadata_log.known_end.SHORT_LOG_S", 0.3)
@@ -310,14 +308,14 @@ async def test_what_replicas_have_read_already_is_not_lost_while_no_broker_tells
 
 
 class HungLog(MemoryLog):
-    """Others read the past all the time, and new readers queue behind them."""
+    """A log whose past is always being read, so that new readers wait."""
 
     async def read(self, offset: int, limit: int) -> list[Record]:
         await asyncio.sleep(3600)
         raise AssertionError("nobody waits for so long")
 
 
-async def test_a_doubt_about_the_log_is_settled_while_others_read_its_past() -> None:
+async def test_doubt_about_the_log_ends_while_past_epochs_are_read() -> None:
     partition = MemoryPartition()
     settings = MetadataLogSettings(cluster="demo", found="auto")
     writer = Writer(MemoryLog(partition), settings, past=HungLog(partition))
@@ -334,10 +332,10 @@ async def test_a_doubt_about_the_log_is_settled_while_others_read_its_past() -> 
     await writer.close()
 
 
-async def test_who_begins_on_a_lost_log_waits_for_the_recovery_of_that_log(
+async def test_writer_started_on_a_lost_log_waits_for_its_recovery(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """It has read nothing, so only the floor tells which log is to be recovered."""
+    """The writer has read nothing, so only the floor names the log to recover."""
     monkeypatch.setattr("stele.metadata_log.known_end.SHORT_LOG_S", 0.1)
     monkeypatch.setattr("stele.metadata_log.writer.RETRY_START_S", 0.05)
     lost = bytes([7] * 16)
@@ -350,7 +348,7 @@ async def test_who_begins_on_a_lost_log_waits_for_the_recovery_of_that_log(
     await writer.close()
 
 
-async def test_a_command_for_another_log_is_taken_by_none_but_has_the_outcome_that_it_had() -> None:
+async def test_command_for_another_log_is_not_taken_but_keeps_its_outcome() -> None:
     """A client without an answer retries after a recovery, which keeps earlier decisions, and names the earlier
     log.
     """

@@ -1,7 +1,7 @@
-"""A cluster for the tests of one service: the rest of it, played in the test's own event loop.
+"""A cluster for tests of one service. The other processes run in the event loop of the test.
 
-``LogWriter`` is the metadata log: it takes commands from Kafka and over ``submit``. ``FakeNode`` is a node
-that acknowledges every epoch and carries out every order, as far as the test lets it.
+``LogWriter`` is the metadata-log: it takes commands from Kafka and over ``submit``. ``FakeNode`` is a node
+that acknowledges every epoch and carries out every order, unless the test disables it.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ HEARTBEAT_S = 0.2
 
 
 async def until(condition: Callable[[], object], what: str, deadline_s: float = 90.0) -> None:
-    """Wait inside the event loop; the failure says what was awaited."""
+    """Wait in the event loop. A timeout reports the awaited condition."""
     end = time.monotonic() + deadline_s
     while not condition():
         assert time.monotonic() < end, f"not within {deadline_s} s: {what}"
@@ -60,7 +60,7 @@ def now_ms() -> int:
 
 
 class LogWriter:
-    """The metadata log's writer, in the test."""
+    """The writer of the metadata-log, in the test process."""
 
     def __init__(self, bootstrap: str, cluster: str) -> None:
         self.cluster = cluster
@@ -129,7 +129,7 @@ class LogWriter:
 
 
 class FakeNode:
-    """One node. ``applies`` and ``streams`` can be disabled; ``orders`` are the received ones."""
+    """One node. ``applies`` and ``streams`` can be disabled. ``orders`` has the received orders."""
 
     def __init__(self, bootstrap: str, writer: LogWriter, node_id: str) -> None:
         self.node_id = node_id
@@ -252,7 +252,7 @@ async def log_writer(bootstrap: str, cluster: str) -> AsyncIterator[LogWriter]:
 async def fake_nodes(
     bootstrap: str, writer: LogWriter, names: str
 ) -> AsyncIterator[dict[str, FakeNode]]:
-    """A FakeNode, started, for each of the names, which are separated by blanks."""
+    """Yield a started FakeNode for each of the names, which are separated by blanks."""
     nodes = {name: FakeNode(bootstrap, writer, name) for name in names.split()}
     try:
         for node in nodes.values():
@@ -264,7 +264,7 @@ async def fake_nodes(
 
 
 def settle(image: Image) -> bool:
-    """Wait until nothing is in transition, waiting or to be cleaned up, and the newest version is fenced."""
+    """Return whether no operation, request or cleanup is open, and the newest version is fenced."""
     return (
         not image.topology.transitions
         and not image.requests.unfinished()

@@ -72,7 +72,7 @@ async def test_a_cluster_rolls_forward_and_back_and_forward_under_load(
             await builds.known(dict.fromkeys(names, old_features))
             await make_and_drop(builds, "back")
             await builds.agree_on_a_snapshot()
-        await everything_is_there(builds, data, client)
+        await check_all_keys_are_read(builds, data, client)
         assert await headers(kafka, topics) <= {header_of_form(old)}
 
         async with (
@@ -88,7 +88,7 @@ async def test_a_cluster_rolls_forward_and_back_and_forward_under_load(
             assert (await builds.ask(LOGS[0], NOTE))[0] == 200
             await data.go_on(WRITES)
             await client.go_on(COMMANDS)
-        await everything_is_there(builds, data, client)
+        await check_all_keys_are_read(builds, data, client)
         assert (await builds.one_state())["notes"] == [NOTE["text"]]
         await asyncio.gather(*(the_old_build_goes_no_further(builds, n, old) for n in names[-3:]))
 
@@ -144,7 +144,7 @@ async def is_refused(
     return rejection
 
 
-async def everything_is_there(builds: Builds, data: Load, client: Commands) -> None:
+async def check_all_keys_are_read(builds: Builds, data: Load, client: Commands) -> None:
     """Every acknowledged write through every node, every acknowledged command in its epoch."""
     assert data.acknowledged and client.epochs
     await data.is_read([*NODES])
