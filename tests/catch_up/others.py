@@ -1,4 +1,4 @@
-"""Two histories of one log, archives of them, and replicas that answer for such archives."""
+"""Two histories of one log, archives of them, and replicas that serve such archives."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ from tests.domain.epochs import History as Story
 
 SHARED, LAST, LATER = 8, 20, 25
 ANSWER_EPOCHS = 5
-"""An answer has so many at most."""
+"""The maximum of epochs in an answer."""
 NEW = bytes([0xC0] * 16)
 
 
 def story_of(epochs: int, colour: str) -> Story:
-    """The first ones are the same whatever the colour."""
+    """Return a history. The first epochs do not depend on the colour."""
     story = Story(empty=EMPTY)
     assert story.apply(FoundCluster("demo/1", LOG_ID.hex())) is None
     while story.image.epoch < epochs:
@@ -79,7 +79,7 @@ class Others:
         self.clusters = dict[str, str]()
         self.gave = list[str]()
         self.late_s = dict[str, float]()
-        """So long after the first one they say how a reader begins."""
+        """Delay of the answer of each replica after the first."""
 
     async def archives(self) -> list[Any]:
         return [(url, self._told(url, *each)) for url, each in self._by_url.items()]
@@ -155,12 +155,12 @@ class Others:
 
 
 def givers(others: Others) -> Givers:
-    """No store."""
+    """No archive store."""
     return Givers(cast(CatchUp, others), None, "demo")
 
 
 class Topic:
-    """It holds these records from offset ``begin`` on."""
+    """A topic with these records from offset ``begin`` on."""
 
     def __init__(self, records: Iterable[Archived], begin: int = 0) -> None:
         self.records = [Record(each.offset, each.value) for each in records]
@@ -175,7 +175,7 @@ class Topic:
         return [each for each in self.records if offset <= each.offset < offset + limit]
 
     def as_log(self) -> EpochsLog:
-        """Return it as a log for reading."""
+        """Return the topic as a log for reading."""
         return cast(EpochsLog, self)
 
 
@@ -189,5 +189,5 @@ async def begun(keeper: Keeper, topic: Topic, **others: tuple[Story, Archive]) -
 
 
 async def begun_with(keeper: Keeper, topic: Topic, others: Others) -> Any:
-    """Where it begins. Raises TruncatedError."""
+    """Return where the replica starts. Raises TruncatedError."""
     return await reachable(keeper.begin(), keeper, givers(others), topic.as_log())

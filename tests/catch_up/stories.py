@@ -1,4 +1,4 @@
-"""Histories of a small cluster, each the same again."""
+"""Deterministic histories of a small cluster."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tests.domain.epochs import LOG_ID
 from tests.domain.epochs import History as Story
 
 NEW = bytes([0xC0] * 16)
-"""The log that one is recovered as."""
+"""The log id after the recovery."""
 
 
 def story_of(epochs: int) -> Story:

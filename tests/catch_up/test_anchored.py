@@ -53,8 +53,8 @@ def lost_of(folder: Path, last: int = LAST + 1) -> tuple[Story, Archive]:
     return lost, archive_of(folder / "lost", lost, last)
 
 
-async def begins_nowhere(keeper: Keeper, topic: Topic, others: Others) -> None:
-    """And gives up nothing that it has."""
+async def check_no_start(keeper: Keeper, topic: Topic, others: Others) -> None:
+    """Check that the keeper does not start, and keeps its epochs."""
     spans = keeper.archive.segments.spans()
     names = [kept.head.name for kept in keeper.archive.snapshots.all()]
     with pytest.raises(TruncatedError):
@@ -65,24 +65,24 @@ async def begins_nowhere(keeper: Keeper, topic: Topic, others: Others) -> None:
 
 @pytest.mark.parametrize("last", [LAST + 1, LATER], ids=["as long", "longer than the topic"])
 @pytest.mark.parametrize("how", ["stopped", "in doubt", "not noticed"])
-async def test_what_an_election_took_back_is_no_beginning(
+async def test_replica_does_not_start_from_a_snapshot_lost_by_an_election(
     tmp_path: Path, how: str, last: int
 ) -> None:
-    """Even when no other source answers in time. It starts from the right snapshot once that is available."""
+    """No other source answers in time. The replica starts once the right snapshot is available."""
     right, lost = right_of(tmp_path), lost_of(tmp_path, last)
     keeper, topic = own_of(tmp_path), topic_of(right[0], LAST)
     alone, others = Others(lost=lost), Others(lost=lost, right=right)
     for each in (alone, others):
         each.trouble = {"lost": TROUBLE} if how != "not noticed" else {}
         each.stopped = {"lost": TROUBLE} if how == "stopped" else {}
-    await begins_nowhere(keeper, topic, alone)
+    await check_no_start(keeper, topic, alone)
     start = await begun_with(keeper, topic, others)
     assert start.image.state_id == right[0].image.state_id
     assert keeper.archive.segments.spans() == [EpochSpan(1, OWN_LAST)]
     await keeper.close()
 
 
-async def test_a_replica_that_answers_a_moment_later_is_waited_for(tmp_path: Path) -> None:
+async def test_start_waits_for_a_replica_that_answers_a_moment_later(tmp_path: Path) -> None:
     right = right_of(tmp_path)
     keeper, others = own_of(tmp_path), Others(lost=lost_of(tmp_path), right=right)
     others.late_s["right"] = LATE_S
@@ -92,7 +92,7 @@ async def test_a_replica_that_answers_a_moment_later_is_waited_for(tmp_path: Pat
 
 
 class Silent(Topic):
-    """It does not give records for a while."""
+    """A topic that returns no records for a while."""
 
     asked = 0
     silent = 0
@@ -105,16 +105,16 @@ class Silent(Topic):
 
 
 @pytest.mark.parametrize("silent", [1, filling.TRIES])
-async def test_kafka_is_asked_again_whether_a_snapshot_is_of_the_log(
+async def test_check_of_a_snapshot_against_the_topic_is_retried(
     tmp_path: Path, silent: int
 ) -> None:
-    """A start retries when Kafka does not answer; it assumes no position."""
+    """A start retries while Kafka does not answer, and assumes no position."""
     right = right_of(tmp_path)
     keeper, others = own_of(tmp_path), Others(right=right)
     topic = Silent(records_of(right[0]), LAST)
     topic.silent = silent
     if silent == filling.TRIES:
-        await begins_nowhere(keeper, topic, others)
+        await check_no_start(keeper, topic, others)
     start = await begun_with(keeper, topic, others)
     assert start.image.state_id == right[0].image.state_id
     await keeper.close()
@@ -124,7 +124,7 @@ async def test_kafka_is_asked_again_whether_a_snapshot_is_of_the_log(
     ("reads", "has_one", "begins_with"),
     [(True, True, "right"), (True, False, ""), (False, False, "lost")],
 )
-async def test_what_cannot_be_compared_is_taken_of_who_reads_the_log(
+async def test_unprovable_snapshot_is_taken_from_a_replica_that_reads_the_log(
     tmp_path: Path, reads: bool, has_one: bool, begins_with: str
 ) -> None:
     """The topic of the recovered log is truncated past each of its snapshots. When no running process reads
@@ -144,7 +144,7 @@ async def test_what_cannot_be_compared_is_taken_of_who_reads_the_log(
         start = await begun_with(keeper, topic, others)
         assert (start.image.state_id == right.image.state_id) is (begins_with == "right")
     else:
-        await begins_nowhere(keeper, topic, others)
+        await check_no_start(keeper, topic, others)
     await keeper.close()
 
 
@@ -155,11 +155,11 @@ def recovered_of(folder: Path, log_id: bytes = NEW) -> tuple[Story, Archive]:
     return story, archive_of(folder / log_id.hex(), story, LAST + 1, losers=10)
 
 
-@pytest.mark.parametrize("own_epochs", [0, LAST - 5], ids=["empty", "of the log before"])
-async def test_who_knows_of_a_newer_log_begins_with_none_before_it(
+@pytest.mark.parametrize("own_epochs", [0, LAST - 5], ids=["empty", "of the earlier log"])
+async def test_replica_that_knows_a_newer_log_does_not_start_from_an_older_one(
     tmp_path: Path, own_epochs: int
 ) -> None:
-    """The topic holds what the older log's snapshot ends with, which the recovery gave up, and that log's
+    """The topic contains the last epoch of the older snapshot, which the recovery gave up, and the older
     replica answers first.
     """
     old, new = story_of(LATER, "blue"), recovered_of(tmp_path)
@@ -171,14 +171,14 @@ async def test_who_knows_of_a_newer_log_begins_with_none_before_it(
     others = Others(old=(old, archive_of(tmp_path / "old", old, LATER)), new=new)
     others.stopped["old"] = others.trouble["old"] = "it was recovered"
     others.late_s["new"] = 60
-    await begins_nowhere(keeper, topic, others)
+    await check_no_start(keeper, topic, others)
     others.late_s["new"] = 0
     assert (await begun_with(keeper, topic, others)).image.log_id == NEW
     await keeper.close()
 
 
-async def test_the_log_of_another_cluster_is_no_newer_one(tmp_path: Path) -> None:
-    """A replica at an address that somebody has mistaken follows a log that was recovered later."""
+async def test_log_of_another_cluster_is_not_a_newer_log(tmp_path: Path) -> None:
+    """A misconfigured address leads to a replica of a log that was recovered later."""
     new, stranger = recovered_of(tmp_path), recovered_of(tmp_path, NEWER)
     keeper = Keeper(Archive(tmp_path / "own"), 3, 0.01)
     others = Others(stranger=stranger, new=new)

@@ -18,19 +18,19 @@ def flip_a_bit(path: Path) -> None:
     path.write_bytes(bytes(content))
 
 
-async def ended(checks: Checks) -> None:
+async def wait_until_ended(checks: Checks) -> None:
     async with asyncio.timeout(90):
         while checks.answer.state is CheckState.RUNNING:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
 
 
-async def test_it_tells_how_far_it_is_and_what_it_found(tmp_path: Path) -> None:
+async def test_check_reports_its_state_and_its_result(tmp_path: Path) -> None:
     checks = Checks(Made(tmp_path).archive)
     assert checks.answer.state is CheckState.NONE
     began = checks.begin(100)
     assert began.state is CheckState.RUNNING
     assert checks.begin(100).began_ms == began.began_ms, "one at a time"
-    await ended(checks)
+    await wait_until_ended(checks)
     answer = checks.answer
     assert answer.state is CheckState.DONE
     assert answer.verdict is not None and answer.verdict.snapshots == SNAPSHOTS
@@ -39,7 +39,7 @@ async def test_it_tells_how_far_it_is_and_what_it_found(tmp_path: Path) -> None:
     await checks.close()
 
 
-async def test_a_process_that_ends_waits_for_no_check(tmp_path: Path) -> None:
+async def test_shutdown_does_not_wait_for_a_check(tmp_path: Path) -> None:
     checks = Checks(Made(tmp_path).archive)
     checks.begin(1)
     async with asyncio.timeout(90):
@@ -47,24 +47,26 @@ async def test_a_process_that_ends_waits_for_no_check(tmp_path: Path) -> None:
     assert checks.begin().state is not CheckState.DONE
 
 
-async def test_a_check_that_fails_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_failed_check_reports_the_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def fails(*_: Any) -> None:
         raise OSError("no disk")
 
     monkeypatch.setattr(checking, "verify", fails)
     checks = Checks(Made(tmp_path).archive)
     checks.begin()
-    await ended(checks)
+    await wait_until_ended(checks)
     assert checks.answer.state is CheckState.FAILED
     assert "no disk" in checks.answer.why
 
 
-async def test_what_was_found_outlives_the_process(tmp_path: Path) -> None:
+async def test_result_of_a_check_survives_a_restart(tmp_path: Path) -> None:
     made, kept = Made(tmp_path), tmp_path / FILE
     flip_a_bit(min(tmp_path.glob("segments/*")))  # noqa: ASYNC240
     checks = Checks(made.archive, kept)
     checks.begin(100)
-    await ended(checks)
+    await wait_until_ended(checks)
     await checks.close()
     assert checks.answer.verdict is not None and checks.answer.verdict.flaws
     assert Checks(made.archive, kept).answer == checks.answer
@@ -72,7 +74,7 @@ async def test_what_was_found_outlives_the_process(tmp_path: Path) -> None:
     assert Checks(made.archive, kept).answer.state is CheckState.NONE
 
 
-async def test_it_is_checked_again_and_again_by_itself(
+async def test_checks_repeat_at_the_configured_interval(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     checks = Checks(Made(tmp_path).archive, tmp_path / FILE)
@@ -92,7 +94,7 @@ async def test_it_is_checked_again_and_again_by_itself(
 @pytest.mark.parametrize(
     ("ended_s", "now_s", "wait_s"), [(100, 100, 50), (100, 130, 20), (100, 900, 0), (900, 100, 50)]
 )
-def test_it_is_due_one_interval_after_the_last_whatever_a_clock_does(
+def test_next_check_is_due_one_interval_after_the_last_at_most(
     ended_s: int, now_s: int, wait_s: float
 ) -> None:
     assert due_in_s(ended_s * 1000, now_s * 1000, 50.0) == wait_s

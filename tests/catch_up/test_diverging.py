@@ -19,14 +19,14 @@ from stele.domain.commands import AdmitDivergence, AnnounceReplica
 from stele.log.archive.archive import Archive
 from stele.log.follower import LogFollower
 from stele.runtime.http import build_app
-from tests.catch_up.test_telling import ME, NOW_MS, head, own, say
+from tests.catch_up.test_telling import ME, NOW_MS, announce_next, head, own
 from tests.domain.archive.announced import replica
 from tests.domain.archive.logs import founded
 from tests.domain.epochs import History
 
 
 def diverged() -> tuple[History, Any]:
-    """cu-1 has another snapshot than two others; and what it has."""
+    """Return a log in which cu-1 has another snapshot than two others, and the content of cu-1."""
     history = founded()
     history.enable(UPKEEP)
     other = own(head(history.image))._replace
@@ -34,29 +34,29 @@ def diverged() -> tuple[History, Any]:
         assert history.apply(replica(name)) is None
         theirs = other(identity=msgspec.structs.replace(ME, replica_id=name, folder_id=""))
         theirs = theirs._replace(address=f"http://{name}:8086")
-        while say(history, theirs) is not None:
+        while announce_next(history, theirs) is not None:
             pass
     held = own(head(history.images[-1], epoch=theirs.held[0].head.epoch))
     held = held._replace(held=(held.held[0]._replace(hash="cd" * 32, head=theirs.held[0].head),))
-    assert isinstance(say(history, held), AnnounceReplica)
-    say(history, held)
+    assert isinstance(announce_next(history, held), AnnounceReplica)
+    announce_next(history, held)
     return history, held
 
 
-def test_it_says_so_and_then_nothing_until_it_has_another_folder() -> None:
+def test_diverged_replica_announces_it_once_until_it_has_a_new_folder() -> None:
     history, held = diverged()
     assert why_not_served(history.image, ME)
-    assert isinstance(say(history, held), AdmitDivergence)
+    assert isinstance(announce_next(history, held), AdmitDivergence)
     assert to_say(history.image, held, NOW_MS) is None
     assert why_not_served(history.image, ME)
     anew = msgspec.structs.replace(ME, folder_id="another")
     assert not why_not_served(history.image, anew)
     empty = held._replace(identity=anew, held=(), points=(), spans=())
-    assert isinstance(say(history, empty), AnnounceReplica)
+    assert isinstance(announce_next(history, empty), AnnounceReplica)
     assert to_say(history.image, empty, NOW_MS) is None
 
 
-async def test_it_gives_nobody_anything(tmp_path: Path) -> None:
+async def test_diverged_replica_serves_nothing(tmp_path: Path) -> None:
     history, _ = diverged()
     follower = SimpleNamespace(image=history.image, failure=None, trouble="")
     api = CatchUpApi(ME, Archive(tmp_path), cast(LogFollower, follower), *[cast(Any, None)] * 3)
@@ -72,7 +72,7 @@ async def test_it_gives_nobody_anything(tmp_path: Path) -> None:
         assert "majority of the members" in shown["trouble"]
 
 
-async def test_it_marks_its_folder_and_ends_once_the_log_says_so(
+async def test_diverged_replica_marks_its_folder_and_ends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     history, held = diverged()
@@ -83,7 +83,7 @@ async def test_it_marks_its_folder_and_ends_once_the_log_says_so(
     )
     await asyncio.sleep(0.05)
     assert not task.done() and set_aside(tmp_path) is None
-    say(history, held)
+    announce_next(history, held)
     await asyncio.wait_for(task, 90)
     assert ended == [True]
     assert (tmp_path / diverging.MARK).exists()
@@ -98,8 +98,8 @@ def made(folder: Path) -> str:
 
 
 @pytest.mark.parametrize("moved", range(4))
-def test_what_it_had_is_set_aside_whatever_a_crash_left(tmp_path: Path, moved: int) -> None:
-    """The folder is another one from then on; a folder that was set aside before goes."""
+def test_interrupted_move_of_diverged_files_is_completed(tmp_path: Path, moved: int) -> None:
+    """The folder gets a new id. A folder that was set aside earlier is deleted."""
     first = made(tmp_path)
     mark(tmp_path, DivergenceMark(first, 7))
     set_aside(tmp_path)

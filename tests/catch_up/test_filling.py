@@ -36,7 +36,7 @@ from tests.catch_up.others import (
 from tests.log.memory import MemoryLog, MemoryPartition
 
 
-async def test_what_nobody_has_keeps_nobody_from_getting_older_epochs(tmp_path: Path) -> None:
+async def test_missing_range_does_not_stop_older_epochs_from_being_fetched(tmp_path: Path) -> None:
     story = story_of(LAST, "blue")
     all_of_it = records_of(story)
     source, archive = Archive(tmp_path / "other"), Archive(tmp_path / "own")
@@ -51,10 +51,8 @@ async def test_what_nobody_has_keeps_nobody_from_getting_older_epochs(tmp_path: 
 
 
 @pytest.mark.parametrize("how", ["recovered", "truncated"])
-async def test_epochs_of_another_history_are_set_aside_and_never_given_out(
-    tmp_path: Path, how: str
-) -> None:
-    """It had read epochs that an unclean election lost, and the others have continued since."""
+async def test_epochs_of_another_history_are_set_aside(tmp_path: Path, how: str) -> None:
+    """The replica had read epochs that an unclean election lost. The others have continued since."""
     own, right = story_of(LAST, "blue"), story_of(LAST, "green and more")
     assert own.images[SHARED].state_id == right.images[SHARED].state_id
     if how == "recovered":
@@ -69,7 +67,7 @@ async def test_epochs_of_another_history_are_set_aside_and_never_given_out(
     assert keeper.archive.segments.spans() == [EpochSpan(1, SHARED)]
 
 
-async def test_only_who_follows_the_recovered_log_gives_a_snapshot_of_it(tmp_path: Path) -> None:
+async def test_snapshot_comes_from_a_replica_that_follows_the_recovered_log(tmp_path: Path) -> None:
     own = story_of(LATER, "blue")
     right = story_of(LATER, "blue")
     right.recover(NEW, LAST)
@@ -96,12 +94,8 @@ class Hesitating(Others):
 
 
 @pytest.mark.parametrize("colour", ["blue", "green and more"])
-async def test_what_a_recovery_gave_up_is_set_aside_whenever_its_log_is_taken_over(
-    tmp_path: Path, colour: str
-) -> None:
-    """Its topic begins behind the recovery by the time that a snapshot is got, and who gives that is not as far
-    as what was given up: it knows neither of that nor that it is another history.
-    """
+async def test_epochs_that_a_recovery_gave_up_are_set_aside(tmp_path: Path, colour: str) -> None:
+    """The topic begins after the recovery. The source of the snapshot has fewer epochs than were given up."""
     own, right = story_of(LATER, "blue"), story_of(LATER, colour)
     right.recover(NEW, LAST)
     source = archive_of(tmp_path / "right", right, LAST + 1, losers=LATER)
@@ -115,7 +109,7 @@ async def test_what_a_recovery_gave_up_is_set_aside_whenever_its_log_is_taken_ov
 
 
 @pytest.mark.parametrize(("colour", "fits"), [("blue", True), ("green and more", False)])
-async def test_a_gap_is_not_filled_with_another_history(
+async def test_gap_is_not_filled_from_another_history(
     tmp_path: Path, colour: str, fits: bool
 ) -> None:
     """A replica that has missed a recovery may answer first."""
@@ -132,14 +126,14 @@ async def test_a_gap_is_not_filled_with_another_history(
 
 
 PIECES = [64 * 1024 * 1024, 1000, 1]
-"""All of a gap at once, some epochs of it, one by one."""
+"""The whole gap at once, several epochs, one epoch."""
 
 
 @pytest.mark.parametrize("piece_bytes", PIECES)
-async def test_a_gap_is_filled_with_what_leads_to_the_epochs_after_it(
+async def test_gap_is_filled_with_epochs_that_lead_to_the_next_ones(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, piece_bytes: int
 ) -> None:
-    """However large it is; and though one that was away when the log was recovered is the nearest."""
+    """The gap may need several answers, and the nearest replica may have missed the recovery."""
     monkeypatch.setattr(filling, "PIECE_BYTES", piece_bytes)
     old, right = story_of(LAST - 2, "blue"), story_of(LAST, "green and more")
     right.recover(NEW, LAST)
@@ -162,7 +156,7 @@ async def test_a_gap_is_filled_with_what_leads_to_the_epochs_after_it(
     await keeper.close()
 
 
-async def test_epochs_before_a_gap_that_do_not_lead_to_what_fills_it_are_set_aside(
+async def test_epochs_before_a_gap_that_do_not_lead_into_it_are_set_aside(
     tmp_path: Path,
 ) -> None:
     own, right = story_of(LAST - 5, "blue"), story_of(LAST, "green and more")
@@ -178,7 +172,7 @@ async def test_epochs_before_a_gap_that_do_not_lead_to_what_fills_it_are_set_asi
     await keeper.close()
 
 
-async def test_behind_a_gap_that_nobody_fills_nothing_is_set_aside(tmp_path: Path) -> None:
+async def test_nothing_is_set_aside_behind_an_unfilled_gap(tmp_path: Path) -> None:
     """It is unknown which of two histories is the log's."""
     own, other = story_of(LAST, "blue"), story_of(LAST, "green and more")
     archive = Archive(tmp_path / "own")
@@ -193,7 +187,7 @@ async def test_behind_a_gap_that_nobody_fills_nothing_is_set_aside(tmp_path: Pat
     await keeper.close()
 
 
-async def test_the_newest_epochs_are_filled_before_the_next_one_comes(tmp_path: Path) -> None:
+async def test_newest_epochs_are_filled_before_the_next_epoch_arrives(tmp_path: Path) -> None:
     """The file of the newest epoch was damaged, and no later epoch has arrived yet."""
     right, other = story_of(LAST, "blue"), story_of(LAST, "green and more")
     archive = Archive(tmp_path / "own")
@@ -207,7 +201,7 @@ async def test_the_newest_epochs_are_filled_before_the_next_one_comes(tmp_path: 
     await keeper.close()
 
 
-async def test_nothing_is_filled_while_the_log_is_recovered_from_here(tmp_path: Path) -> None:
+async def test_nothing_is_filled_while_this_replica_recovers_the_log(tmp_path: Path) -> None:
     story = story_of(LAST, "blue")
     archive = Archive(tmp_path / "own")
     archive.segments.adopt(records_of(story)[10:])
@@ -219,10 +213,10 @@ async def test_nothing_is_filled_while_the_log_is_recovered_from_here(tmp_path: 
 
 
 @pytest.mark.parametrize("there", ["the record", "another one", "nothing"])
-async def test_the_first_epoch_of_a_recovered_log_is_kept_from_the_topic(
+async def test_first_epoch_of_a_recovered_log_is_archived_from_the_topic(
     tmp_path: Path, there: str
 ) -> None:
-    """The writer of the recovery, the only one that has it beside its snapshot, may be lost."""
+    """Otherwise only the writer of the recovery has the epoch, and it may be lost."""
     own, right = story_of(LAST, "blue"), story_of(LAST, "blue")
     right.recover(NEW, LAST)
     source = archive_of(tmp_path / "right", right, LAST + 1)
@@ -241,10 +235,10 @@ async def test_the_first_epoch_of_a_recovered_log_is_kept_from_the_topic(
     await keeper.close()
 
 
-async def test_what_is_missing_is_asked_for_at_once_where_the_log_is_lost(
+async def test_missing_epochs_are_requested_at_once_if_the_log_is_lost(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """An operator who recovers it waits for that; as long as all is well half a minute is soon enough."""
+    """A recovery waits for these epochs. Without a failure a pause of half a minute is enough."""
     asked, failed = asyncio.Semaphore(0), asyncio.Event()
 
     async def whole(*_: object) -> str:

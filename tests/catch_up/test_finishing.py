@@ -1,4 +1,4 @@
-"""A recovery whose writer is gone is finished by a process that has its base, if nothing is lost by that."""
+"""A recovery without its writer is finished by a process that has its base, if no epoch is lost."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -40,7 +40,7 @@ def archive_of(folder: Path, epochs: int) -> Archive:
 
 
 class Topic(MemoryLog):
-    """Counts how often it is read."""
+    """A topic that counts its reads."""
 
     def __init__(self, *values: bytes) -> None:
         partition = MemoryPartition()
@@ -59,7 +59,7 @@ class Topic(MemoryLog):
 
 
 class Others:
-    """One more replica, which holds so many epochs of the old log; of another log with ``log_id``."""
+    """Another replica with this number of epochs of the old log, or of the log ``log_id``."""
 
     replicas = 1
 
@@ -98,7 +98,7 @@ def next_start(folder: Path) -> Start:
     return Keeper(Archive(folder), 3, 0.01).begin()
 
 
-async def test_the_log_goes_on_from_what_is_here_without_who_recovered_it(tmp_path: Path) -> None:
+async def test_recovery_is_finished_from_the_base_without_its_writer(tmp_path: Path) -> None:
     archive = archive_of(tmp_path, KEPT)
     assert await finisher(archive, Topic(RECOVERY), Others()).finish()
     start = next_start(tmp_path)
@@ -107,7 +107,7 @@ async def test_the_log_goes_on_from_what_is_here_without_who_recovered_it(tmp_pa
     assert [kept.head.epoch for kept in archive.snapshots.all()] == [KEPT + 1]
 
 
-async def test_who_holds_more_leaves_to_people_which_log_counts_until_one_is_relied_on(
+async def test_replica_with_more_epochs_finishes_only_a_used_recovery(
     tmp_path: Path,
 ) -> None:
     archive = archive_of(tmp_path, EPOCHS)
@@ -128,14 +128,14 @@ async def test_who_holds_more_leaves_to_people_which_log_counts_until_one_is_rel
         (Others(EPOCHS, "0a" * 16), (), True),
     ],
     ids=[
-        "more, not relied on",
-        "more, and it landed twice",
-        "more, relied on",
-        "no more",
-        "of another log",
+        "more, unused",
+        "more, written twice",
+        "more, used",
+        "not more",
+        "another log",
     ],
 )
-async def test_what_another_replica_holds_counts_while_nobody_has_begun_behind_the_recovery(
+async def test_epochs_of_other_replicas_block_finishing_an_unused_recovery(
     tmp_path: Path, others: Others, behind: tuple[bytes, ...], finishes: bool
 ) -> None:
     archive = archive_of(tmp_path, KEPT)
@@ -143,7 +143,7 @@ async def test_what_another_replica_holds_counts_while_nobody_has_begun_behind_t
     assert (archive.segments.last == KEPT + 1) is finishes
 
 
-async def test_an_archive_that_ends_before_the_recovery_has_nothing_to_go_on_from(
+async def test_archive_that_ends_before_the_recovery_cannot_finish_it(
     tmp_path: Path,
 ) -> None:
     archive = archive_of(tmp_path, KEPT - 1)
@@ -151,20 +151,20 @@ async def test_an_archive_that_ends_before_the_recovery_has_nothing_to_go_on_fro
     assert archive.segments.spans() == [EpochSpan(1, KEPT - 1)]
 
 
-async def test_a_topic_in_which_a_later_log_goes_on_is_left_alone(tmp_path: Path) -> None:
-    """Its first recovery is gone: one that is found behind may be another."""
+async def test_topic_of_a_later_log_is_not_finished(tmp_path: Path) -> None:
+    """The first recovery is truncated. A later one in the topic may be another."""
     archive = archive_of(tmp_path, KEPT)
     assert not await finisher(archive, Topic(AFTER, RECOVERY), Others()).finish()
     assert archive.segments.spans() == [EpochSpan(1, KEPT)]
 
 
-async def test_what_is_no_record_holds_nobody_up(tmp_path: Path) -> None:
+async def test_recovery_behind_an_invalid_record_is_not_finished(tmp_path: Path) -> None:
     archive = archive_of(tmp_path, KEPT)
     assert not await finisher(archive, Topic(b"garbage", RECOVERY), Others()).finish()
     assert archive.segments.spans() == [EpochSpan(1, KEPT)]
 
 
-async def test_a_topic_without_a_recovery_is_looked_through_seldom(tmp_path: Path) -> None:
+async def test_topic_without_a_recovery_is_not_read_again_at_once(tmp_path: Path) -> None:
     topic = Topic(*(encode_epoch(epoch) for epoch in story_of(3).epochs))
     finishing = finisher(archive_of(tmp_path, KEPT), topic, Others())
     assert not await finishing.finish()
@@ -174,7 +174,7 @@ async def test_a_topic_without_a_recovery_is_looked_through_seldom(tmp_path: Pat
     assert topic.reads == reads
 
 
-async def test_whoever_recovers_the_log_from_here_is_not_disturbed(tmp_path: Path) -> None:
+async def test_finishing_does_not_interfere_with_a_running_recovery(tmp_path: Path) -> None:
     topic, keeper = Topic(RECOVERY), Keeper(archive_of(tmp_path, KEPT), 3, 0.01)
     stopped = SimpleNamespace(image=story_of(KEPT).image, stop=lambda: None)
     finishing = Finisher(keeper, cast(LogFollower, stopped), topic, cast(CatchUp, Others()))
@@ -186,10 +186,8 @@ async def test_whoever_recovers_the_log_from_here_is_not_disturbed(tmp_path: Pat
     assert keeper.archive.segments.last == KEPT
 
 
-@pytest.mark.parametrize(
-    "kept_before", [KEPT, 0], ids=["at its next offset", "where its last winner was"]
-)
-async def test_a_replica_that_stops_reading_begins_anew_in_the_recovered_log(
+@pytest.mark.parametrize("kept_before", [KEPT, 0], ids=["next offset", "offset of the last winner"])
+async def test_stopped_replica_restarts_in_the_recovered_log(
     tmp_path: Path, kept_before: int
 ) -> None:
     old = [encode_epoch(epoch) for epoch in story_of(KEPT).epochs]

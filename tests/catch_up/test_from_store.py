@@ -45,7 +45,7 @@ async def keeper(tmp_path: Path) -> AsyncIterator[Keeper]:
 
 
 def givers(store: FolderStore, cluster: str = CLUSTER) -> Givers:
-    """No other replica, and this store."""
+    """Return sources with no other replica, and this store."""
     return Givers(CatchUp([]), store, cluster)
 
 
@@ -55,7 +55,7 @@ def topic_of(story: Story, begin: int) -> EpochsLog:
 
 
 async def begins_with(keeper: Keeper, givers: Givers, begin: int) -> int:
-    """Return the last epoch before the first one to read, where the topic begins at this offset; 0 for none."""
+    """Return the epoch of the start if the topic begins at this offset, or 0."""
     topic = topic_of(long_story(), begin)
     try:
         return (await reachable(BEGINNING, keeper, givers, topic)).image.epoch
@@ -63,7 +63,7 @@ async def begins_with(keeper: Keeper, givers: Givers, begin: int) -> int:
         return 0
 
 
-async def test_an_empty_replica_gets_snapshot_and_epochs(
+async def test_empty_replica_fetches_snapshot_and_epochs_from_the_store(
     tmp_path: Path, store: FolderStore, keeper: Keeper
 ) -> None:
     made = Made(tmp_path / "archive")
@@ -77,7 +77,7 @@ async def test_an_empty_replica_gets_snapshot_and_epochs(
     assert [*keeper.archive.segments.read(1)] == [record_of(e) for e in made.story.epochs[:60]]
 
 
-async def test_a_snapshot_that_the_topic_has_left_behind_is_no_beginning(
+async def test_snapshot_before_the_beginning_of_the_topic_is_not_used(
     tmp_path: Path, store: FolderStore, keeper: Keeper
 ) -> None:
     made = Made(tmp_path / "archive")
@@ -87,7 +87,7 @@ async def test_a_snapshot_that_the_topic_has_left_behind_is_no_beginning(
     assert keeper.archive.snapshots.all() == []
 
 
-async def test_a_damaged_snapshot_gives_way_to_the_one_before(
+async def test_earlier_snapshot_replaces_a_damaged_one(
     tmp_path: Path, store: FolderStore, keeper: Keeper
 ) -> None:
     made = Made(tmp_path / "archive")
@@ -100,7 +100,7 @@ async def test_a_damaged_snapshot_gives_way_to_the_one_before(
 
 
 @pytest.mark.parametrize("what", ["empty", "another cluster", "away"])
-async def test_a_store_that_gives_nothing_is_no_error(
+async def test_empty_foreign_or_unavailable_store_is_not_an_error(
     tmp_path: Path, store: FolderStore, keeper: Keeper, what: str
 ) -> None:
     cluster = CLUSTER
@@ -114,7 +114,7 @@ async def test_a_store_that_gives_nothing_is_no_error(
     assert keeper.archive.segments.spans() == []
 
 
-async def test_epochs_that_lead_elsewhere_are_not_kept(
+async def test_stored_epochs_of_another_history_are_not_kept(
     tmp_path: Path, store: FolderStore, keeper: Keeper
 ) -> None:
     """The store has epochs that a recovery gave up, and nothing of the log since."""
@@ -133,7 +133,7 @@ async def test_epochs_that_lead_elsewhere_are_not_kept(
 @pytest.mark.parametrize(
     ("forked", "is_stranger", "left"), [(0, False, 30), (26, False, 26), (0, True, 0)]
 )
-async def test_what_the_log_of_a_stored_snapshot_has_not_is_set_aside(
+async def test_epochs_that_are_not_in_the_log_of_the_snapshot_are_set_aside(
     tmp_path: Path, store: FolderStore, forked: int, is_stranger: bool, left: int
 ) -> None:
     """Epochs given up by a recovery, an earlier history, and an unrelated log."""
@@ -158,10 +158,10 @@ async def test_what_the_log_of_a_stored_snapshot_has_not_is_set_aside(
 
 @pytest.mark.parametrize("is_recovered", [False, True])
 @pytest.mark.parametrize(("forked", "left"), [(0, 28), (22, 22), (16, 16)])
-async def test_what_is_kept_beside_a_stored_snapshot_is_in_the_store_too(
+async def test_epochs_kept_with_a_stored_snapshot_are_in_the_store(
     tmp_path: Path, store: FolderStore, is_recovered: bool, forked: int, left: int
 ) -> None:
-    """This archive ends before anything that the snapshot tells of, with what an election may have lost."""
+    """The archive ends before the epochs named by the snapshot, with epochs that an election may have lost."""
     story, own = long_story(), Made(tmp_path / "own", 28, snapshots=(), story=long_story(forked))
     if is_recovered:
         story.recover(NEW_LOG, 60)
@@ -178,10 +178,10 @@ async def test_what_is_kept_beside_a_stored_snapshot_is_in_the_store_too(
     await keeper.close()
 
 
-async def test_a_damaged_piece_keeps_nobody_from_beginning(
+async def test_damaged_stored_segment_does_not_prevent_a_start(
     tmp_path: Path, store: FolderStore
 ) -> None:
-    """Its content is set aside."""
+    """The content of the archive is set aside."""
     made = Made(tmp_path / "right")
     await made.copy(store)
     own = Made(tmp_path / "own", 28, snapshots=())
@@ -196,10 +196,10 @@ async def test_a_damaged_piece_keeps_nobody_from_beginning(
     await keeper.close()
 
 
-async def test_a_recovered_log_is_not_given_up_for_a_store_of_before(
+async def test_recovered_log_is_not_replaced_by_an_older_store(
     tmp_path: Path, store: FolderStore
 ) -> None:
-    """The offsets of its snapshots are of another topic."""
+    """The offsets of the older snapshots are of another topic."""
     await Made(tmp_path / "old").copy(store)
     story = long_story()
     story.recover(NEW_LOG, 30)
@@ -215,10 +215,10 @@ async def test_a_recovered_log_is_not_given_up_for_a_store_of_before(
     await keeper.close()
 
 
-async def test_a_stored_snapshot_of_what_an_election_took_back_is_no_beginning(
+async def test_stored_snapshot_lost_by_an_election_is_not_used(
     tmp_path: Path, store: FolderStore
 ) -> None:
-    """The one before it, of what both histories share, is one where the topic still has what follows."""
+    """An earlier snapshot of the shared history is used if the topic still has the later epochs."""
     right = long_story()
     await Made(tmp_path / "lost", snapshots=(41, 60), story=long_story(50)).copy(store)
     own = Made(tmp_path / "own", 30, snapshots=())
@@ -235,7 +235,7 @@ async def test_a_stored_snapshot_of_what_an_election_took_back_is_no_beginning(
     await keeper.close()
 
 
-async def test_a_store_of_before_is_no_beginning_where_replicas_follow_a_newer_log(
+async def test_older_store_is_not_used_if_replicas_follow_a_newer_log(
     tmp_path: Path, store: FolderStore, keeper: Keeper
 ) -> None:
     old, new = long_story(), long_story()

@@ -35,7 +35,7 @@ TOKEN = "adas-token"
 
 
 class Recoveries:
-    """Counts them."""
+    """Counts started recoveries."""
 
     def __init__(self) -> None:
         self.begun = 0
@@ -64,8 +64,8 @@ def client(tmp_path: Path, recoveries: Recoveries, follower: SimpleNamespace) ->
     return client_of(tmp_path, recoveries, follower)
 
 
-async def nothing_waits() -> None:
-    """All that has come is on the disk."""
+async def nothing_unwritten() -> None:
+    """All received epochs are on disk."""
 
 
 def client_of(
@@ -73,7 +73,7 @@ def client_of(
     recoveries: Recoveries,
     follower: SimpleNamespace,
     callers: Callers | None = None,
-    written: Callable[[], Awaitable[None]] = nothing_waits,
+    written: Callable[[], Awaitable[None]] = nothing_unwritten,
 ) -> httpx.AsyncClient:
     identity = ReplicaIdentity("cu-1", "demo", "folder")
     api = CatchUpApi(
@@ -89,20 +89,20 @@ def client_of(
     return httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://replica")
 
 
-@pytest.mark.parametrize("why", ["a slow disk", "a full disk"])
-async def test_a_history_is_told_once_all_that_was_read_is_on_the_disk(
+@pytest.mark.parametrize("why", ["slow disk", "full disk"])
+async def test_history_is_served_once_all_read_epochs_are_on_disk(
     why: str,
     tmp_path: Path,
     recoveries: Recoveries,
     follower: SimpleNamespace,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A recovery from here would give up what is in memory alone."""
+    """A recovery from this replica would lose epochs that are only in memory."""
     monkeypatch.setattr(http, "WRITTEN_S", 0.05)
     go = asyncio.Event()
 
     async def written() -> None:
-        if why == "a full disk" and not go.is_set():
+        if why == "full disk" and not go.is_set():
             raise OSError("the disk did not take what came before")
         await go.wait()
 
@@ -114,7 +114,7 @@ async def test_a_history_is_told_once_all_that_was_read_is_on_the_disk(
     await client.aclose()
 
 
-async def test_a_history_has_old_epochs_where_somebody_asks_for_these(
+async def test_history_contains_requested_old_epochs(
     tmp_path: Path,
     recoveries: Recoveries,
     follower: SimpleNamespace,
@@ -141,10 +141,10 @@ async def test_a_history_has_old_epochs_where_somebody_asks_for_these(
     await client.aclose()
 
 
-async def test_a_replica_whose_log_is_lost_says_where_its_winners_stood(
+async def test_replica_of_a_lost_log_reports_the_offsets_of_its_winners(
     tmp_path: Path, recoveries: Recoveries
 ) -> None:
-    """A process that starts from its snapshot detects by them that the log is lost."""
+    """A process that starts from the snapshot detects by these offsets that the log is lost."""
     story = story_of(12)
     archive = Archive(tmp_path)
     archive.segments.adopt(
@@ -171,7 +171,7 @@ async def test_a_replica_whose_log_is_lost_says_where_its_winners_stood(
         "/v1/records?from=1e9",
     ],
 )
-async def test_bad_numbers_are_refused_with_what_is_taken(
+async def test_invalid_numbers_are_refused_with_the_valid_range(
     client: httpx.AsyncClient, question: str
 ) -> None:
     answer = await client.get(question)
@@ -179,7 +179,7 @@ async def test_bad_numbers_are_refused_with_what_is_taken(
     assert "It is" in answer.text
 
 
-async def test_garbage_is_no_epochs_to_recover_from(
+async def test_invalid_epochs_in_a_recovery_are_refused(
     client: httpx.AsyncClient, recoveries: Recoveries
 ) -> None:
     for body in (b"garbage", b"Obj\x01" + b"\xff" * 100):
@@ -188,7 +188,7 @@ async def test_garbage_is_no_epochs_to_recover_from(
     assert recoveries.begun == 0
 
 
-async def test_what_a_recovery_would_be_refused_for_is_told_in_the_same_words(
+async def test_check_has_the_answer_of_a_refused_recovery(
     client: httpx.AsyncClient, recoveries: Recoveries
 ) -> None:
     recoveries.ends_with = NotRecoverable("another log is written here")
@@ -200,7 +200,7 @@ async def test_what_a_recovery_would_be_refused_for_is_told_in_the_same_words(
 
 
 @pytest.mark.parametrize("path", ["/v1/recover", "/v1/recover/check"])
-async def test_whose_token_is_withdrawn_while_his_body_arrives_recovers_nothing(
+async def test_token_withdrawn_during_the_request_recovers_nothing(
     tmp_path: Path, recoveries: Recoveries, follower: SimpleNamespace, path: str
 ) -> None:
     file, now_s = tmp_path / "callers", 0.0
@@ -227,7 +227,7 @@ async def test_whose_token_is_withdrawn_while_his_body_arrives_recovers_nothing(
     assert not read, "nothing is taken from whom may not ask"
 
 
-async def test_a_topic_that_does_not_show_the_record_leaves_the_outcome_unknown(
+async def test_recovery_whose_record_is_not_read_back_has_an_unknown_outcome(
     client: httpx.AsyncClient, recoveries: Recoveries
 ) -> None:
     recoveries.ends_with = TimeoutError()
@@ -236,8 +236,8 @@ async def test_a_topic_that_does_not_show_the_record_leaves_the_outcome_unknown(
     assert "recover again" in answer.json()["hint"]
 
 
-async def test_who_follows_another_log_is_given_no_epochs(client: httpx.AsyncClient) -> None:
-    """This replica may have what a recovery gave up."""
+async def test_request_with_another_log_id_gets_no_epochs(client: httpx.AsyncClient) -> None:
+    """This replica may have epochs that a recovery gave up."""
     here = EMPTY.log_id.hex()
     assert (await client.get(f"/v1/records?from=1&log_id={here}")).status_code == 200
     other = await client.get("/v1/records?from=1&log_id=" + "0b" * 16)
@@ -245,7 +245,7 @@ async def test_who_follows_another_log_is_given_no_epochs(client: httpx.AsyncCli
     assert "other_log" in other.text
 
 
-async def test_who_reads_the_log_no_more_gives_no_epochs_of_it(
+async def test_stopped_replica_serves_no_epochs_of_the_log(
     client: httpx.AsyncClient, follower: SimpleNamespace
 ) -> None:
     follower.failure = TimeoutError("gone")
@@ -254,10 +254,10 @@ async def test_who_reads_the_log_no_more_gives_no_epochs_of_it(
     assert (await client.get("/v1/records?from=1")).status_code == 200, "for whoever recovers"
 
 
-async def test_a_recovery_takes_all_that_a_process_may_have_read_last(
+async def test_recovery_accepts_the_largest_recent_records(
     client: httpx.AsyncClient, recoveries: Recoveries
 ) -> None:
-    """Records that cannot be packed, as many as ``/v1/recent`` gives."""
+    """Incompressible records, as many as ``/v1/recent`` returns."""
     latest, state_id, rest = Recent(), bytes(16), random.Random(1)
     for number in range(1, 2 * BYTES // RECORD_BYTES):
         before, state_id = state_id, rest.randbytes(16)

@@ -1,4 +1,4 @@
-"""A replica begins with what its disk still has, and keeps what comes, whatever is missing before."""
+"""A replica starts with the epochs on its disk and archives new ones, despite gaps before them."""
 
 import asyncio
 import errno
@@ -40,7 +40,7 @@ def records_of(story: Story) -> list[Archived]:
 
 
 def folder_with(folder: Path, story: Story, snapshot: int) -> Path:
-    """All epochs in segments of ten, and a snapshot."""
+    """Return a folder with all epochs in segments of ten, and a snapshot."""
     archive, records = Archive(folder, SMALL), records_of(story)
     for record in records:
         archive.segments.add(record)
@@ -59,7 +59,7 @@ def flip(path: Path) -> None:
 
 
 def take(keeper: Keeper, story: Story, last: int) -> None:
-    """All epochs up to this one come."""
+    """Deliver all epochs up to this one."""
     for record, epoch in zip(records_of(story)[:last], story.epochs, strict=False):
         keeper.on_winner(record.offset, record.value, epoch, story.images[epoch.epoch])
 
@@ -68,7 +68,7 @@ def segment(folder: Path, first: int, last: int) -> Path:
     return folder / "segments" / f"{first:020}-{last:020}.avro"
 
 
-async def test_a_damaged_segment_is_set_aside_and_its_epochs_are_kept_again(
+async def test_damaged_segment_is_set_aside_and_its_epochs_are_written_again(
     tmp_path: Path, story: Story
 ) -> None:
     folder = folder_with(tmp_path, story, 25)
@@ -87,10 +87,10 @@ async def test_a_damaged_segment_is_set_aside_and_its_epochs_are_kept_again(
     assert [*segments.read(1)] == records_of(story)
 
 
-def test_a_replica_without_its_beginning_and_without_a_snapshot_begins_anew(
+def test_replica_without_first_epochs_and_snapshot_starts_empty(
     tmp_path: Path, story: Story
 ) -> None:
-    """It had begun with a snapshot of another one, which cannot be read any more."""
+    """The replica had started from a snapshot of another one, which is unreadable now."""
     folder = folder_with(tmp_path, story, 25)
     segment(folder, 1, 10).unlink()
     (snapshot,) = [p for p in (folder / "snapshots").iterdir() if "decided" not in p.name]
@@ -100,10 +100,10 @@ def test_a_replica_without_its_beginning_and_without_a_snapshot_begins_anew(
     assert keeper.archive.damaged
 
 
-async def test_a_disk_that_failed_once_is_not_written_again(
+async def test_failed_disk_is_not_written_again(
     tmp_path: Path, story: Story, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A block that it took in part would stand before what comes, and take it along at the next start."""
+    """A partly written block would invalidate later blocks at the next start."""
     keeper, records = Keeper(Archive(tmp_path, SMALL), 3, 0.01), records_of(story)
     synced, fsync = 0, os.fsync
 
@@ -132,7 +132,7 @@ async def test_a_disk_that_failed_once_is_not_written_again(
     assert left.last >= 5
 
 
-def test_a_damaged_segment_that_is_read_is_missing_from_then_on(
+def test_damaged_segment_found_by_a_read_is_missing_afterwards(
     tmp_path: Path, story: Story
 ) -> None:
     """The replica fetches it from the others and does not announce it."""
@@ -147,7 +147,7 @@ def test_a_damaged_segment_that_is_read_is_missing_from_then_on(
     assert any("-00000000000000000020" in each for each in keeper.archive.damaged)
 
 
-async def test_a_disk_that_is_slower_than_the_log_is_waited_for_and_written_a_little_at_a_time(
+async def test_slow_disk_is_written_in_small_batches_and_limits_reading(
     tmp_path: Path, story: Story, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Waiting for all records would block answers for that time, and keep all of them in memory."""
@@ -180,7 +180,7 @@ async def test_a_disk_that_is_slower_than_the_log_is_waited_for_and_written_a_li
     assert max(steps) <= 2 * largest // min(sizes) + 1
 
 
-async def test_behind_a_long_log_one_snapshot_in_ten_is_written_and_the_newest(
+async def test_lagging_replica_writes_every_tenth_snapshot_and_the_newest(
     tmp_path: Path, story: Story, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     keeper = Keeper(Archive(tmp_path, SMALL), EPOCHS, 0.01)
@@ -194,11 +194,11 @@ async def test_behind_a_long_log_one_snapshot_in_ten_is_written_and_the_newest(
     assert written == sorted({*behind, EPOCHS})
 
 
-async def test_what_has_come_is_written_once_it_is_on_the_disk(
+async def test_written_waits_until_received_epochs_are_on_disk(
     tmp_path: Path, story: Story
 ) -> None:
     keeper = Keeper(Archive(tmp_path), 3, 0.01)
-    await asyncio.wait_for(keeper.written(), TIMEOUT_S)  # nothing has come
+    await asyncio.wait_for(keeper.written(), TIMEOUT_S)  # nothing was received
     take(keeper, story, 20)
     waiting = asyncio.create_task(keeper.written())
     await asyncio.sleep(0.1)
@@ -210,7 +210,7 @@ async def test_what_has_come_is_written_once_it_is_on_the_disk(
     await keeper.close()
 
 
-async def test_what_a_full_disk_did_not_take_is_never_written(
+async def test_written_fails_if_the_disk_is_full(
     tmp_path: Path, story: Story, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     keeper = Keeper(Archive(tmp_path), 3, 0.01)

@@ -37,7 +37,7 @@ def settings(folder: Path, **more: Any) -> CatchUpSettings:
 
 
 async def until(mirror: ArchiveMirror, condition: Callable[[], object]) -> None:
-    """Run the mirror until that is so."""
+    """Run the mirror until the condition holds."""
     running = asyncio.create_task(mirror.run())
     try:
         async with asyncio.timeout(WITHIN_S):
@@ -49,7 +49,7 @@ async def until(mirror: ArchiveMirror, condition: Callable[[], object]) -> None:
 
 
 def later_story(later_ms: int) -> Story:
-    """Its epochs from 62 on are so much younger than those before."""
+    """Return a story whose epochs from 62 on are younger by this time."""
     story = long_story()
     story.epochs = [
         replace(each, at_ms=AT_MS + (later_ms if each.epoch >= FIRST_YOUNG else 0))
@@ -65,7 +65,7 @@ def mirror_of(made: Made, given: CatchUpSettings) -> ArchiveMirror:
     return ArchiveMirror(store, made.archive, lambda: image, given)
 
 
-async def test_a_store_that_comes_back_gets_everything(tmp_path: Path) -> None:
+async def test_store_that_becomes_available_gets_all_epochs(tmp_path: Path) -> None:
     made = Made(tmp_path / "archive")
     folder = tmp_path / "store"
     folder.write_bytes(b"no folder yet")
@@ -82,7 +82,7 @@ async def test_a_store_that_comes_back_gets_everything(tmp_path: Path) -> None:
     assert metrics.store_snapshot_epoch._value.get() == SNAPSHOTS[-1]
 
 
-async def test_a_store_of_another_cluster_is_refused_and_said_so(tmp_path: Path) -> None:
+async def test_store_of_another_cluster_is_refused_with_the_reason(tmp_path: Path) -> None:
     store = FolderStore(tmp_path / "store", 5)
     await claim(store, Claim(cluster="books", cluster_id="books/2", kind=StoreKind.MIRROR))
     mirror = mirror_of(Made(tmp_path / "archive"), settings(tmp_path / "store"))
@@ -91,7 +91,7 @@ async def test_a_store_of_another_cluster_is_refused_and_said_so(tmp_path: Path)
     assert [blob.name for blob in await store.list()] == ["stele.json"]
 
 
-async def test_an_error_that_nobody_foresaw_ends_nothing(
+async def test_mirror_continues_after_an_unexpected_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = Made(tmp_path / "archive")
@@ -102,8 +102,8 @@ async def test_an_error_that_nobody_foresaw_ends_nothing(
     await until(mirror, lambda: mirror.answer.snapshot_epoch == SNAPSHOTS[-1])
 
 
-async def test_what_is_older_than_what_is_kept_goes(tmp_path: Path) -> None:
-    """But for what the epochs that are kept follow from."""
+async def test_epochs_older_than_keep_days_are_deleted_from_the_store(tmp_path: Path) -> None:
+    """Epochs that the kept ones need are not deleted."""
     made = Made(tmp_path / "archive", story=later_story(31 * DAY_MS))
     mirror = mirror_of(made, settings(tmp_path / "store", archive_store_keep_days=30))
     await until(mirror, lambda: mirror.answer.epoch == 80)
@@ -114,8 +114,8 @@ async def test_what_is_older_than_what_is_kept_goes(tmp_path: Path) -> None:
     assert stored.spans == [(49, 80)]
 
 
-async def test_a_clock_that_is_ahead_deletes_nothing(tmp_path: Path) -> None:
-    """The story is of 2023, and its newest epoch 29 days younger than the first ones."""
+async def test_fast_clock_deletes_nothing_from_the_store(tmp_path: Path) -> None:
+    """The story is of 2023. Its newest epoch is 29 days younger than the first ones."""
     made = Made(tmp_path / "archive", story=later_story(29 * DAY_MS))
     mirror = mirror_of(made, settings(tmp_path / "store", archive_store_keep_days=30))
     await until(mirror, lambda: mirror.answer.epoch == 80)
@@ -130,7 +130,7 @@ async def test_an_empty_archive_has_nothing_to_delete(tmp_path: Path) -> None:
     assert mirror._cutoff() == 0
 
 
-def test_what_names_no_store_is_a_wrong_setting() -> None:
+def test_invalid_store_address_is_a_configuration_error() -> None:
     assert store_of(CatchUpSettings()) is None
     with pytest.raises(ConfigurationError, match=r"STELE_ARCHIVE_STORE: .*names no store"):
         store_of(CatchUpSettings(archive_store="ftp://x"))

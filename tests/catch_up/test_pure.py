@@ -1,4 +1,4 @@
-"""When snapshots are due, which of them stay, and what is missing."""
+"""Rules for due snapshots, kept snapshots and missing epochs."""
 
 import pytest
 from hypothesis import given
@@ -13,7 +13,7 @@ from stele.runtime.settings import ConfigurationError
 from tests.domain.history import three_nodes
 
 
-def test_a_snapshot_is_due_by_epochs_by_bytes_or_when_it_is_asked_for() -> None:
+def test_snapshot_is_due_by_epochs_or_by_bytes() -> None:
     log, _ = three_nodes()
     assert log.apply(SetSetting("snapshot_epochs", "100")) is None
     assert log.apply(SetSetting("snapshot_mb", "1")) is None
@@ -24,8 +24,8 @@ def test_a_snapshot_is_due_by_epochs_by_bytes_or_when_it_is_asked_for() -> None:
     assert Since().after(b"four", epoch).after(b"x", epoch) == Since(2, 5, is_news=True)
 
 
-def test_what_replicas_say_of_a_snapshot_makes_no_other_one_due() -> None:
-    """Else a log with snapshots after a few epochs grows for ever although nothing happens in it."""
+def test_announcements_of_replicas_do_not_make_a_snapshot_due() -> None:
+    """Otherwise an idle log with snapshots after a few epochs would grow forever."""
     log, _ = three_nodes()
     assert log.apply(SetSetting("snapshot_epochs", "2")) is None
     place = {"dc": "dc1", "rack": "r1", "address": "http://here:1"}
@@ -38,7 +38,7 @@ def test_what_replicas_say_of_a_snapshot_makes_no_other_one_due() -> None:
     assert is_due(since.after(b"value", log.epochs[-1]), log.image, log.epochs[-1])
 
 
-def test_a_snapshot_that_is_asked_for_is_of_that_epoch() -> None:
+def test_requested_snapshot_is_due_at_its_epoch() -> None:
     log, _ = three_nodes()
     place = {"dc": "dc1", "rack": "r1", "address": "http://here:1"}
     assert log.apply(AnnounceReplica(replica_id="cu-1", **place)) is None
@@ -46,19 +46,15 @@ def test_a_snapshot_that_is_asked_for_is_of_that_epoch() -> None:
     assert is_due(Since(1, 1), log.image, log.epochs[-1])
 
 
-def test_all_replicas_count_anew_from_a_recovery() -> None:
-    """The writer of the recovery has taken a snapshot there, and later readers must take the next ones at the
-    same epochs.
-    """
+def test_snapshot_is_due_at_a_recovery() -> None:
+    """The writer of the recovery takes a snapshot there. All replicas must take later ones together."""
     log, _ = three_nodes()
     log.recover(b"\xc0" * 16, 0)
     assert is_due(Since(1, 1), log.image, log.epochs[-1])
 
 
 @given(st.sets(st.integers(1, 10_000), max_size=200), st.integers(1, 6))
-def test_the_newest_snapshots_stay_and_of_the_others_no_more_than_so_many(
-    epochs: set[int], newest: int
-) -> None:
+def test_newest_and_a_few_older_snapshots_are_kept(epochs: set[int], newest: int) -> None:
     gone = forgotten([*epochs], newest)
     kept = epochs - {*gone}
     assert {*sorted(epochs)[-newest:]} <= kept
@@ -66,7 +62,7 @@ def test_the_newest_snapshots_stay_and_of_the_others_no_more_than_so_many(
     assert not epochs or len(epochs) <= newest or min(epochs) in kept, "the oldest one stays"
 
 
-def test_what_is_missing_is_asked_for_from_the_newest_back() -> None:
+def test_gaps_are_requested_from_newest_to_oldest() -> None:
     assert [*gaps([EpochSpan(1, 50)], 50)] == []
     assert [*gaps([], 0)] == []
     assert next(gaps([], 7)) == EpochSpan(1, 7)
@@ -80,8 +76,8 @@ def test_what_is_missing_is_asked_for_from_the_newest_back() -> None:
     assert [*gaps(two, 60, begins=7)] == [EpochSpan(30, 39), EpochSpan(10, 19)]
 
 
-def test_an_archive_is_never_another_clusters() -> None:
-    """A backup that was restored has no identity yet: what is in it tells."""
+def test_archive_of_another_cluster_is_refused() -> None:
+    """A restored backup has no identity yet. Its content names the cluster."""
     for archived in ("", "demo"):
         check_cluster(archived, "demo")
     with pytest.raises(ConfigurationError, match="of cluster 'staging', and not of 'demo'"):

@@ -36,7 +36,7 @@ def story() -> Story:
 
 
 def replica(folder: Path, story: Story) -> Keeper:
-    """It has all of the story on its disk."""
+    """Return the keeper of a replica with all of the story on its disk."""
     archive = Archive(folder)
     archive.segments.adopt(archive_records(story))
     return Keeper(archive, 3, 0.01)
@@ -54,7 +54,7 @@ def asked(story: Story) -> RecoverQuestion:
 
 
 class SlowTopic(MemoryLog):
-    """Reading what it holds takes until ``go``."""
+    """A topic whose reads block until ``go``."""
 
     def __init__(self, partition: MemoryPartition) -> None:
         super().__init__(partition)
@@ -76,9 +76,7 @@ async def recovered(keeper: Keeper, partition: MemoryPartition, story: Story) ->
     return await recover(keeper, topic, ends, asked(story), [])
 
 
-async def test_who_looks_through_the_topic_while_another_recovers_adopts_that(
-    tmp_path: Path, story: Story
-) -> None:
+async def test_concurrent_recovery_adopts_the_first_one(tmp_path: Path, story: Story) -> None:
     one, two = replica(tmp_path / "1", story), replica(tmp_path / "2", story)
     partition = MemoryPartition()
     for epoch in story.epochs[:5]:
@@ -101,10 +99,10 @@ async def test_who_looks_through_the_topic_while_another_recovers_adopts_that(
     assert two.archive.segments.last == EPOCHS + 1
 
 
-async def test_a_recovery_goes_on_where_the_brokers_do_not_answer_for_a_while(
+async def test_recovery_continues_after_brokers_were_briefly_unavailable(
     tmp_path: Path, story: Story
 ) -> None:
-    """Its record is in flight: an operator that gives up leaves a log from which no process can start."""
+    """The record is in flight. An operator that gives up would leave a log from which no process can start."""
     topic = MemoryLog(MemoryPartition())
     silent = iter([True, False, True, True])
 
@@ -118,7 +116,7 @@ async def test_a_recovery_goes_on_where_the_brokers_do_not_answer_for_a_while(
 
 
 class OldReads(MemoryLog):
-    """Its ends are current. ``read``, by another client, gets an outdated end ``times`` times."""
+    """A topic with current ends, whose ``read`` uses a stale end ``times`` times."""
 
     def __init__(self, partition: MemoryPartition, old_end: int, times: int = 1) -> None:
         super().__init__(partition)
@@ -135,7 +133,7 @@ class OldReads(MemoryLog):
 
 
 @pytest.mark.parametrize("left", [0, 5])
-async def test_who_reads_an_old_end_adopts_the_recovery_that_stands_behind_it(
+async def test_recovery_behind_a_stale_end_is_adopted(
     left: int, tmp_path: Path, story: Story
 ) -> None:
     partition = MemoryPartition()
@@ -147,7 +145,7 @@ async def test_who_reads_an_old_end_adopts_the_recovery_that_stands_behind_it(
     assert (second.log_id, second.was_there) == (first.log_id, True)
 
 
-async def test_a_check_that_reads_an_old_end_has_not_looked_at_the_topic(
+async def test_check_with_a_stale_end_reports_the_topic_as_unchecked(
     tmp_path: Path, story: Story
 ) -> None:
     keeper, partition = replica(tmp_path, story), MemoryPartition()
@@ -158,11 +156,11 @@ async def test_a_check_that_reads_an_old_end_has_not_looked_at_the_topic(
     assert await check(keeper, topic, topic.ends, asked(story), []) == RecoverableAnswer()
 
 
-async def test_what_a_recovery_went_on_from_may_be_lost_with_who_wrote_it(
+async def test_recovery_without_its_writer_and_base_needs_a_deleted_topic(
     tmp_path: Path, story: Story
 ) -> None:
-    """It died before its snapshot, and its disk is gone: once the topic is deleted, the log continues from what
-    others have.
+    """The writer died before its snapshot, and its disk is lost. Once the topic is deleted, the log continues
+    from epochs of others.
     """
     behind = story_of(EPOCHS - 3)
     assert behind.epochs == story.epochs[: EPOCHS - 3], "the same history"
@@ -178,18 +176,16 @@ async def test_what_a_recovery_went_on_from_may_be_lost_with_who_wrote_it(
     assert other.archive.snapshots.all()[0].head.log_id == found.log_id
 
 
-def later_log() -> MemoryPartition:
+def topic_of_a_later_log() -> MemoryPartition:
     """Return a topic in which the log continues as a later one, whose first record is truncated."""
     partition = MemoryPartition()
     partition.append(encode_epoch(recovered_story(EPOCHS, EPOCHS).epochs[-1]))
     return partition
 
 
-async def test_a_topic_in_which_a_later_log_goes_on_is_left_alone(
-    tmp_path: Path, story: Story
-) -> None:
-    """Its recovery may be truncated: another one would make a second history."""
-    partition = later_log()
+async def test_topic_of_a_later_log_is_not_recovered(tmp_path: Path, story: Story) -> None:
+    """The recovery may be truncated. Another one would create a second history."""
+    partition = topic_of_a_later_log()
     with pytest.raises(LaterLogError, match=NEW.hex()):
         await recovered(replica(tmp_path, story), partition, story)
     assert len(partition.records) == 1
@@ -205,7 +201,7 @@ class EpochsInMemory(MemoryLog):
 
 
 class Reader(SimpleNamespace):
-    """A follower that nothing may stop."""
+    """A follower that must not be stopped."""
 
     def stop(self) -> None:
         raise AssertionError("it is stopped")
@@ -220,7 +216,7 @@ async def checked(
     *,
     missing: bool = False,
 ) -> RecoverableAnswer:
-    """As the replica checks it, whose reader has this failure."""
+    """Return the check by a replica whose reader has this failure."""
 
     async def is_topic_missing() -> bool:
         return missing
@@ -230,7 +226,7 @@ async def checked(
     return await check_recoverable(keeper, Followed(follower), ports, question, more)
 
 
-async def test_what_a_recovery_would_be_refused_for_is_found_without_one(
+async def test_check_finds_the_reasons_that_would_refuse_a_recovery(
     tmp_path: Path, story: Story
 ) -> None:
     keeper, partition = replica(tmp_path, story), MemoryPartition()
@@ -249,10 +245,10 @@ async def test_what_a_recovery_would_be_refused_for_is_found_without_one(
     assert not partition.records and not keeper.is_closed
 
 
-async def test_a_later_log_in_the_topic_is_told_before_a_recovery_in_the_same_words(
+async def test_check_and_recovery_report_a_later_log_with_one_message(
     tmp_path: Path, story: Story
 ) -> None:
-    partition = later_log()
+    partition = topic_of_a_later_log()
     keeper = replica(tmp_path, story)
     with pytest.raises(LaterLogError) as told:
         await checked(keeper, EpochsInMemory(partition), asked(story), [], GONE)
@@ -262,10 +258,10 @@ async def test_a_later_log_in_the_topic_is_told_before_a_recovery_in_the_same_wo
     assert f"log {NEW.hex()} is written here, which is later" in str(told.value)
 
 
-async def test_a_recovery_from_elsewhere_is_told_before_another_one(
+async def test_check_finds_an_earlier_recovery_from_another_epoch(
     tmp_path: Path, story: Story
 ) -> None:
-    """Also where a process has what follows the archive, which a look does not keep."""
+    """A process may have the epochs after the archive. A check does not keep them."""
     partition, more = MemoryPartition(), archive_records(story)[9:]
     await recovered(
         replica(tmp_path / "first", story_of(EPOCHS - 1)), partition, story_of(EPOCHS - 1)
@@ -277,10 +273,8 @@ async def test_a_recovery_from_elsewhere_is_told_before_another_one(
     assert len(partition.records) == 1
 
 
-async def test_what_stands_behind_a_gap_is_known_and_is_no_image(
-    tmp_path: Path, story: Story
-) -> None:
-    """A damaged file was set aside, and no other replica has its epochs: the log continues before them."""
+async def test_epochs_after_a_gap_are_known_but_have_no_image(tmp_path: Path, story: Story) -> None:
+    """A damaged file was set aside, and no other replica has its epochs. The log continues before the gap."""
     records = archive_records(story)
     archive = Archive(tmp_path)
     archive.segments.adopt(records[:5])
@@ -304,11 +298,11 @@ async def test_what_stands_behind_a_gap_is_known_and_is_no_image(
     assert archive.segments.spans() == [EpochSpan(1, 6)]
 
 
-@pytest.mark.parametrize("epochs", [EPOCHS - 1, EPOCHS], ids=["too few", "another one"])
-async def test_a_replica_that_does_not_have_what_is_asked_for_stays(
+@pytest.mark.parametrize("epochs", [EPOCHS - 1, EPOCHS], ids=["too few", "other history"])
+async def test_replica_without_the_requested_epoch_keeps_running(
     tmp_path: Path, epochs: int, story: Story
 ) -> None:
-    """It is not ended, to come back with what others hold: somebody may want what it has."""
+    """A restart would replace its epochs by those of others, and they may be needed."""
 
     async def make_topic() -> bool:
         return False
@@ -329,8 +323,8 @@ async def test_a_replica_that_does_not_have_what_is_asked_for_stays(
     assert not done and not keeper.is_closed
 
 
-async def test_one_recovery_waits_for_the_other(tmp_path: Path, story: Story) -> None:
-    """They would write the same files."""
+async def test_recoveries_of_one_replica_run_one_at_a_time(tmp_path: Path, story: Story) -> None:
+    """Concurrent recoveries would write the same files."""
     running, most = 0, 0
 
     async def make_topic() -> bool:
@@ -350,7 +344,7 @@ async def test_one_recovery_waits_for_the_other(tmp_path: Path, story: Story) ->
     assert most == 1
 
 
-async def test_a_process_gives_what_stands_in_a_gap(tmp_path: Path, story: Story) -> None:
+async def test_epochs_of_a_process_fill_a_gap_of_the_archive(tmp_path: Path, story: Story) -> None:
     records = archive_records(story)
     archive = Archive(tmp_path)
     archive.segments.adopt(records[:5])
@@ -364,10 +358,10 @@ async def test_a_process_gives_what_stands_in_a_gap(tmp_path: Path, story: Story
     assert answer.last_epoch == EPOCHS
 
 
-async def test_epochs_that_came_after_a_replica_told_its_history_are_not_given_up(
+async def test_recovery_is_refused_if_the_replica_got_epochs_after_its_report(
     tmp_path: Path, story: Story
 ) -> None:
-    """Giving them up was not chosen. Another recovery in the topic has given them up, and counts."""
+    """Nobody chose to give these epochs up. A recovery in the topic that gave them up counts."""
     shorter, partition = story_of(EPOCHS - 3), MemoryPartition()
     keeper, topic = replica(tmp_path / "1", story), EpochsInMemory(partition)
     question = asked(shorter)._replace(told_epoch=shorter.image.epoch)
@@ -388,10 +382,10 @@ async def test_epochs_that_came_after_a_replica_told_its_history_are_not_given_u
 
 
 @pytest.mark.parametrize("how", ["told", "forced"])
-async def test_epochs_that_somebody_chose_to_give_up_are_given_up(
+async def test_recovery_gives_up_epochs_that_were_chosen_or_forced(
     how: str, tmp_path: Path, story: Story
 ) -> None:
-    """Another source had chosen to give them up, or they are of a working log that continues meanwhile."""
+    """The caller knew the epochs, or forces the recovery of a log that continues meanwhile."""
     shorter = story_of(EPOCHS - 3)
     keeper, topic = replica(tmp_path, story), EpochsInMemory(MemoryPartition())
     told = EPOCHS if how == "told" else EPOCHS - 3

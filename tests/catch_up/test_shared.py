@@ -34,7 +34,7 @@ from tests.domain.epochs import History as Story
 from tests.log.memory import MemoryLog, MemoryPartition
 
 BEGIN = LAST
-"""The topic begins behind all that a replica with fewer losers before it has read."""
+"""The topic begins after all offsets that a replica with fewer losers has read."""
 
 
 def right_story(how: str) -> Story:
@@ -48,7 +48,7 @@ def right_story(how: str) -> Story:
 
 
 def wiped_of(folder: Path, right: Story) -> Archive:
-    """It has begun with a snapshot, on a new disk, and has nothing of before yet."""
+    """Return the archive of a replica with a new disk, which has only a snapshot."""
     archive = Archive(folder)
     add_snapshot(archive, right, right.image.epoch)
     archive.segments.adopt(records_of(right)[-1:])
@@ -56,7 +56,7 @@ def wiped_of(folder: Path, right: Story) -> Archive:
 
 
 def wrong_in(archive: Archive, right: Story) -> list[int]:
-    """Epochs that it would give out, and that the log does not have."""
+    """Return epochs that the archive would serve and the log does not have."""
     return [
         epoch.epoch
         for epoch in right.epochs
@@ -72,9 +72,9 @@ async def filled(keeper: Keeper, began: int, others: Others) -> str:
     return left
 
 
-@pytest.mark.parametrize("own_last", [LAST - 3, LAST], ids=["shorter", "as long"])
+@pytest.mark.parametrize("own_last", [LAST - 3, LAST], ids=["shorter", "equal length"])
 @pytest.mark.parametrize("how", ["recovered", "not recovered"])
-async def test_who_has_just_been_wiped_proves_nothing(
+async def test_wiped_replica_does_not_prove_older_epochs(
     tmp_path: Path, how: str, own_last: int
 ) -> None:
     own, right = story_of(own_last, "blue"), right_story(how)
@@ -91,7 +91,9 @@ async def test_who_has_just_been_wiped_proves_nothing(
 
 
 @pytest.mark.parametrize("how", ["recovered", "not recovered"])
-async def test_another_one_tells_what_the_giver_cannot(tmp_path: Path, how: str) -> None:
+async def test_another_replica_proves_epochs_that_the_source_lacks(
+    tmp_path: Path, how: str
+) -> None:
     own, right = story_of(LAST - 3, "blue"), right_story(how)
     keeper = Keeper(archive_of(tmp_path / "own", own), 3, 0.01)
     wiped = wiped_of(tmp_path / "wiped", right)
@@ -101,8 +103,8 @@ async def test_another_one_tells_what_the_giver_cannot(tmp_path: Path, how: str)
     await keeper.close()
 
 
-async def test_who_lost_the_same_proves_nothing(tmp_path: Path) -> None:
-    """It cannot read the log since an election took back what it has, or has missed a recovery."""
+async def test_replica_that_lost_the_log_does_not_prove_epochs(tmp_path: Path) -> None:
+    """The replica cannot read the log, since an election lost its epochs or it missed a recovery."""
     own, right = story_of(LAST - 3, "blue"), right_story("not recovered")
     keeper = Keeper(archive_of(tmp_path / "own", own), 3, 0.01)
     wiped = wiped_of(tmp_path / "wiped", right)
@@ -114,7 +116,7 @@ async def test_who_lost_the_same_proves_nothing(tmp_path: Path) -> None:
 
 
 class Unheard(Others):
-    """The replica ``whole`` does not tell of epochs."""
+    """Sources in which the replica ``whole`` does not report its epochs."""
 
     async def known(self, url: str, epoch: int, state_id: bytes) -> Known:
         if url == "whole":
@@ -122,10 +124,8 @@ class Unheard(Others):
         return await super().known(url, epoch, state_id)
 
 
-async def test_what_nobody_tells_of_is_taken_back_once_the_log_leads_there(tmp_path: Path) -> None:
-    """No other replica is waited for: a replica with unique epochs starts, and serves them once others have
-    their successors.
-    """
+async def test_unproven_epochs_are_kept_again_once_the_log_leads_to_them(tmp_path: Path) -> None:
+    """A replica with unproven epochs starts without them. It keeps them once others have their successors."""
     right = right_story("not recovered")
     own = archive_of(tmp_path / "own", story_of(LAST - 3, "green and more"), LAST - 5)
     keeper = Keeper(own, 3, 0.01)
@@ -142,7 +142,7 @@ async def test_what_nobody_tells_of_is_taken_back_once_the_log_leads_there(tmp_p
     await keeper.close()
 
 
-async def test_a_longer_history_that_was_lost_is_given_up_for_a_shorter_one(tmp_path: Path) -> None:
+async def test_longer_lost_history_is_replaced_by_a_shorter_one(tmp_path: Path) -> None:
     own, right = story_of(LAST + 5, "blue"), right_story("not recovered")
     keeper = Keeper(archive_of(tmp_path / "own", own), 3, 0.01)
     whole = archive_of(tmp_path / "whole", right, LAST + 1, losers=LAST)
@@ -151,7 +151,7 @@ async def test_a_longer_history_that_was_lost_is_given_up_for_a_shorter_one(tmp_
     await keeper.close()
 
 
-async def test_a_snapshot_without_epochs_is_compared_too(tmp_path: Path) -> None:
+async def test_snapshots_without_epochs_are_compared(tmp_path: Path) -> None:
     own, right = story_of(LAST - 3, "blue"), right_story("not recovered")
     archive = Archive(tmp_path / "own")
     for epoch in (SHARED, LAST - 3):
@@ -163,7 +163,7 @@ async def test_a_snapshot_without_epochs_is_compared_too(tmp_path: Path) -> None
     await keeper.close()
 
 
-async def test_what_the_beginning_does_not_follow_from_is_set_aside(tmp_path: Path) -> None:
+async def test_epochs_that_do_not_lead_to_the_start_are_set_aside(tmp_path: Path) -> None:
     """The epochs to continue from are in the log. Records of an older process may lack it."""
     own, right = story_of(LAST, "blue"), right_story("not recovered")
     archive = archive_of(tmp_path / "own", own, LAST - 3)
@@ -178,8 +178,8 @@ async def test_what_the_beginning_does_not_follow_from_is_set_aside(tmp_path: Pa
     await keeper.close()
 
 
-@pytest.mark.parametrize("is_given", [False, True], ids=["nobody is newer", "the nearest is older"])
-async def test_a_recovered_log_is_not_given_up_for_the_one_before_it(
+@pytest.mark.parametrize("is_given", [False, True], ids=["no newer replica", "older replica first"])
+async def test_recovered_log_is_not_replaced_by_the_log_before_it(
     tmp_path: Path, is_given: bool
 ) -> None:
     """The offsets of its snapshots are of another topic, and may be greater. The replica with the newer log is
@@ -205,8 +205,8 @@ async def test_a_recovered_log_is_not_given_up_for_the_one_before_it(
     await keeper.close()
 
 
-async def test_the_newest_log_is_taken_over(tmp_path: Path) -> None:
-    """The log was recovered twice from one epoch, and the first time this replica was there."""
+async def test_newest_of_two_recovered_logs_is_adopted(tmp_path: Path) -> None:
+    """The log was recovered twice from one epoch. This replica knows only the first recovery."""
     own, newer = story_of(LAST, "blue"), story_of(LAST, "blue")
     own.recover(NEW, LAST)
     newer.recover(bytes([0xD0] * 16), LAST)
@@ -223,14 +223,14 @@ async def test_the_newest_log_is_taken_over(tmp_path: Path) -> None:
 
 
 class Damaging(Others):
-    """Truncates its files."""
+    """Replicas that serve truncated files."""
 
     async def files(self, url: str, snapshot: SnapshotAnswer, *, decided: bool) -> list[bytes]:
         image, decided_file = await super().files(url, snapshot, decided=decided)
         return [image, decided_file[:-5]]
 
 
-async def test_nothing_is_given_up_for_a_damaged_snapshot(tmp_path: Path) -> None:
+async def test_damaged_snapshot_replaces_nothing(tmp_path: Path) -> None:
     own, right = story_of(LAST - 3, "blue"), right_story("recovered")
     keeper = Keeper(archive_of(tmp_path / "own", own, LAST - 5), 3, 0.01)
     whole = archive_of(tmp_path / "whole", right, LAST + 1)
@@ -241,10 +241,10 @@ async def test_nothing_is_given_up_for_a_damaged_snapshot(tmp_path: Path) -> Non
     await keeper.close()
 
 
-async def test_who_cannot_read_the_log_gives_no_snapshot_where_another_one_does(
+async def test_snapshot_comes_from_a_replica_that_can_read_the_log(
     tmp_path: Path,
 ) -> None:
-    """It has another history since an election, and answers first."""
+    """The other replica has a history that an election lost, and answers first."""
     lost, right = story_of(LAST + 1, "blue"), right_story("not recovered")
     keeper = Keeper(Archive(tmp_path / "own"), 3, 0.01)
     others = Others(

@@ -1,4 +1,4 @@
-"""Announcements of a replica in the log: each once, and only of what it can serve."""
+"""Announcements of a replica in the log: each once, and only of snapshots that it can serve."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -74,97 +74,102 @@ def log() -> History:
     return three_nodes()[0]
 
 
-def say(log: History, what: Own) -> object:
-    """The next thing to be said, which the log takes."""
+def announce_next(log: History, what: Own) -> object:
+    """Return the next announcement, and apply it to the log."""
     command = to_say(log.image, what, NOW_MS)
     if command is not None:
         assert log.submit(envelope_of(log.image, what, command, NOW_MS)) is None, command
     return command
 
 
-def test_it_tells_who_it_is_and_then_what_it_has_and_then_nothing(log: History) -> None:
+def test_replica_announces_itself_then_its_snapshot_once(log: History) -> None:
     held = head(log.image)
-    assert isinstance(say(log, own(held)), AnnounceReplica)
-    said = say(log, own(held))
+    assert isinstance(announce_next(log, own(held)), AnnounceReplica)
+    said = announce_next(log, own(held))
     assert isinstance(said, AnnounceSnapshot)
     assert (said.epoch, said.first_epoch, said.anchor_offset) == (held.epoch, 1, held.epoch)
-    assert say(log, own(held)) is None
+    assert announce_next(log, own(held)) is None
 
 
-def test_another_folder_or_place_is_told_at_once(log: History) -> None:
+def test_changed_folder_or_rack_is_announced_at_once(log: History) -> None:
     held = head(log.image)
-    say(log, own(held))
-    say(log, own(held))
+    announce_next(log, own(held))
+    announce_next(log, own(held))
     moved = own(held)._replace(identity=msgspec.structs.replace(ME, folder_id="another"))
-    assert isinstance(say(log, moved), AnnounceReplica)
-    assert isinstance(say(log, moved), AnnounceSnapshot), "with another folder it had nothing"
-    assert isinstance(say(log, moved._replace(rack="r9")), AnnounceReplica)
+    assert isinstance(announce_next(log, moved), AnnounceReplica)
+    assert isinstance(announce_next(log, moved), AnnounceSnapshot), (
+        "with another folder it had nothing"
+    )
+    assert isinstance(announce_next(log, moved._replace(rack="r9")), AnnounceReplica)
 
 
-def test_a_snapshot_is_not_announced_before_all_its_epochs_are_there(log: History) -> None:
+def test_snapshot_is_announced_once_its_epochs_are_archived(log: History) -> None:
     held = head(log.image)
-    say(log, own(held))
+    announce_next(log, own(held))
     epoch = held.epoch
-    assert say(log, own(held, spans=())) is None
-    assert say(log, own(held, spans=(EpochSpan(1, epoch - 1), EpochSpan(epoch + 1, 99)))) is None
-    said = say(log, own(held, spans=(EpochSpan(1, 5), EpochSpan(8, epoch))))
+    assert announce_next(log, own(held, spans=())) is None
+    assert (
+        announce_next(log, own(held, spans=(EpochSpan(1, epoch - 1), EpochSpan(epoch + 1, 99))))
+        is None
+    )
+    said = announce_next(log, own(held, spans=(EpochSpan(1, 5), EpochSpan(8, epoch))))
     assert isinstance(said, AnnounceSnapshot)
     assert said.first_epoch == 8
 
 
-def test_what_is_gone_is_withdrawn(log: History) -> None:
+def test_deleted_snapshot_is_withdrawn(log: History) -> None:
     held = head(log.image)
-    say(log, own(held))
-    say(log, own(held))
-    assert say(log, own()) == WithdrawSnapshot("cu-1", held.epoch)
-    assert say(log, own()) is None
+    announce_next(log, own(held))
+    announce_next(log, own(held))
+    assert announce_next(log, own()) == WithdrawSnapshot("cu-1", held.epoch)
+    assert announce_next(log, own()) is None
 
 
-def test_older_ones_are_announced_once_the_newer_are_gone(log: History) -> None:
-    """As many are announced as the log keeps of a replica; somebody has deleted all of these."""
+def test_older_snapshots_are_announced_once_newer_ones_are_deleted(log: History) -> None:
+    """The log keeps a limited number for each replica. All of those were deleted from disk."""
     heads = list[SnapshotHead]()
-    say(log, own())
+    announce_next(log, own())
     for n in range(SNAPSHOTS_KEPT + 2):
         assert log.apply(SetSetting("s", str(n))) is None
         heads.insert(0, head(log.image))
-        assert isinstance(say(log, own(*heads)), AnnounceSnapshot)
+        assert isinstance(announce_next(log, own(*heads)), AnnounceSnapshot)
     left = own(*heads[SNAPSHOTS_KEPT:])
     said = list[object]()
-    while (command := say(log, left)) is not None:
+    while (command := announce_next(log, left)) is not None:
         said.append(command)
-        assert len(said) <= SNAPSHOTS_KEPT + len(left.held), "it says the same again and again"
+        assert len(said) <= SNAPSHOTS_KEPT + len(left.held), "the same announcement is repeated"
     announced = log.image.archive.announced("cu-1")
     assert {each.epoch for each in announced} == left.epochs
 
 
 def test_a_snapshot_of_an_older_log_is_not_announced(log: History) -> None:
-    say(log, own())
-    assert say(log, own(head(log.image, log_id="00" * 16))) is None
+    announce_next(log, own())
+    assert announce_next(log, own(head(log.image, log_id="00" * 16))) is None
 
 
-def test_a_member_asks_for_truncation_when_the_setting_says_so(log: History) -> None:
+def test_member_requests_truncation_only_with_the_setting(log: History) -> None:
     first = head(log.image)
-    say(log, own(first))
-    assert isinstance(say(log, own(first)), AnnounceSnapshot)
+    announce_next(log, own(first))
+    assert isinstance(announce_next(log, own(first)), AnnounceSnapshot)
     for n in range(5):
         assert log.apply(SetSetting("s", str(n))) is None
     both = own(head(log.image), first)
-    assert isinstance(say(log, both), AnnounceSnapshot)
-    assert say(log, both) is None, "truncate_behind is off"
+    assert isinstance(announce_next(log, both), AnnounceSnapshot)
+    assert announce_next(log, both) is None, "truncate_behind is off"
     assert log.apply(SetSetting("truncate_behind", "2")) is None
-    assert say(log, both) == TruncateLog(first.epoch, first.anchor_offset)
-    assert say(log, both) is None
+    assert announce_next(log, both) == TruncateLog(first.epoch, first.anchor_offset)
+    assert announce_next(log, both) is None
 
 
-def test_replicas_that_want_the_same_truncation_send_one_request(log: History) -> None:
+def test_equal_truncations_of_replicas_have_one_request_id(log: History) -> None:
     command = TruncateLog(5, 5)
     other = own()._replace(identity=ReplicaIdentity("cu-2", "demo", "another"))
     one, two = (envelope_of(log.image, each, command, NOW_MS) for each in (own(), other))
     assert one.request_id == two.request_id
 
 
-def test_an_id_is_never_of_a_time_that_has_not_come(log: History) -> None:
-    """The newest state id is of a writer whose clock was ahead once: ids of its time are not taken."""
+def test_request_id_is_never_of_a_future_time(log: History) -> None:
+    """The newest state id is of a writer with a fast clock. Ids of its time are not accepted."""
     command, newest_ms = TruncateLog(5, 5), state_time_ms(log.image.state_id)
     for wall_ms, expected_ms in (
         (newest_ms + 60_000, newest_ms),
@@ -174,7 +179,7 @@ def test_an_id_is_never_of_a_time_that_has_not_come(log: History) -> None:
         assert time_ms(request_id) == expected_ms
 
 
-def test_while_the_log_is_frozen_it_says_nothing_and_afterwards_all(log: History) -> None:
+def test_replica_announces_nothing_while_the_log_is_frozen(log: History) -> None:
     said = to_say(log.image, own(), NOW_MS)
     assert said is not None
     actor = envelope_of(log.image, own(), said, NOW_MS).actor
@@ -187,10 +192,10 @@ def test_while_the_log_is_frozen_it_says_nothing_and_afterwards_all(log: History
         assert to_say(log.image, own(), NOW_MS) == expected
 
 
-async def test_a_process_with_a_copied_folder_ends_when_the_other_one_has_spoken(
+async def test_process_with_a_copied_folder_ends_if_another_announces_itself(
     log: History,
 ) -> None:
-    """Or both would say for ever that the replica is at their own address."""
+    """Otherwise both would announce their own address forever."""
 
     class Takes:
         horizon_ms = -1
@@ -215,13 +220,13 @@ async def test_a_process_with_a_copied_folder_ends_when_the_other_one_has_spoken
         while not said:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
         theirs = mine._replace(address="http://there:2")
-        assert isinstance(say(log, theirs), AnnounceReplica)
+        assert isinstance(announce_next(log, theirs), AnnounceReplica)
         with pytest.raises(ConfigurationError, match="http://there:2 has a folder of replica cu-1"):
             await task
     assert len(said) == 1
 
 
-async def test_who_was_told_the_horizon_says_it_under_an_id_behind_it(
+async def test_expired_announcement_is_retried_with_an_id_after_the_horizon(
     log: History, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """While no other command arrives, all ids of its time are too old."""
@@ -247,10 +252,10 @@ async def test_who_was_told_the_horizon_says_it_under_an_id_behind_it(
     assert times == [state_time_ms(log.image.state_id), horizon_ms + 1, horizon_ms + 1]
 
 
-async def test_who_is_told_a_later_horizon_each_time_does_not_pause(
+async def test_retry_after_a_moved_horizon_has_no_pause(
     log: History, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A log that remembers little has moved it again after a pause, and would never take anything."""
+    """A log with a short memory moves the horizon during a pause, and would never accept the announcement."""
     begin_ms, pause_s, plain = state_time_ms(log.image.state_id), 0.00123, asyncio.sleep
     asked, pauses = list[tuple[int, int]](), list[float]()
     monkeypatch.setattr(announcements, "PAUSE_S", pause_s)
@@ -279,17 +284,17 @@ async def test_who_is_told_a_later_horizon_each_time_does_not_pause(
     assert asked[:4] == [(0, 0), (1_001, 0), (2_001, 0), (2_001, 1)]
 
 
-async def test_a_replica_that_has_moved_says_where_it_is_now(log: History) -> None:
-    """Its own row of the last start is no other process."""
-    say(log, own()._replace(address="http://before:1"))
+async def test_replica_with_a_new_address_announces_it(log: History) -> None:
+    """The row of its last start does not belong to another process."""
+    announce_next(log, own()._replace(address="http://before:1"))
     assert address_of(log.image, own()) == "http://before:1"
     moved = to_say(log.image, own(), NOW_MS)
     assert isinstance(moved, AnnounceReplica)
     assert moved.address == "http://here:1"
 
 
-def test_what_somebody_deletes_from_the_folder_is_not_answered_for(tmp_path: Path) -> None:
-    """Else records would be deleted from the log that no disk has any more."""
+def test_files_deleted_from_the_folder_are_no_longer_announced(tmp_path: Path) -> None:
+    """Otherwise the log would be truncated although no disk has the epochs."""
     made = Made(tmp_path)
     settings = CatchUpSettings(
         cluster="demo", kafka_bootstrap="nowhere:1", instance_id="cu-1", data_dir=tmp_path

@@ -1,4 +1,4 @@
-"""A replica agrees to where the archive is to begin once it can answer for it, then deletes what is before."""
+"""A replica votes for a new beginning of the archive once it can serve it, then deletes earlier epochs."""
 
 from pathlib import Path
 
@@ -22,7 +22,7 @@ AT = 41
 
 
 class World:
-    """One replica's folder, and what the log says."""
+    """The folder of one replica, and the state of the log."""
 
     def __init__(
         self, folder: Path, *, store: bool = False, first: int = 1, last: int = LAST
@@ -53,7 +53,7 @@ class World:
         self.says = ArchiveImage(trimmed=trimmed)
 
     async def agreed(self, epoch: int) -> str:
-        """The hash that it agrees to."""
+        """Return the hash that the replica votes for."""
         self.propose(epoch)
         await self.trimmer.look()
         vote = self.trimmer.vote
@@ -74,7 +74,7 @@ def bytes_in(folder: Path) -> dict[Path, bytes]:
     return {path: path.read_bytes() for path in folder.rglob("*.avro")}
 
 
-async def test_it_deletes_what_is_before_and_all_that_follows_is_there(tmp_path: Path) -> None:
+async def test_trim_deletes_earlier_epochs_and_keeps_all_later_ones(tmp_path: Path) -> None:
     world = World(tmp_path)
     world.trim(AT, await world.agreed(AT))
     await world.trimmer.look()
@@ -94,8 +94,8 @@ async def test_it_deletes_what_is_before_and_all_that_follows_is_there(tmp_path:
 
 
 @pytest.mark.parametrize("at", [1, 2, 33, 50, 51, 79, 80])
-async def test_a_snapshot_that_it_lacks_follows_from_what_it_has(tmp_path: Path, at: int) -> None:
-    """It is the same byte for byte as that of other replicas."""
+async def test_missing_snapshot_is_computed_byte_for_byte(tmp_path: Path, at: int) -> None:
+    """The computed snapshot has the bytes of that of other replicas."""
     one = World(tmp_path / "one")
     two = Made(tmp_path / "two", LAST, snapshots=(at,))
     found = await one.agreed(at)
@@ -110,7 +110,7 @@ async def test_a_snapshot_that_it_lacks_follows_from_what_it_has(tmp_path: Path,
     assert one.spans == [EpochSpan(at, LAST)]
 
 
-async def test_nothing_is_deleted_while_nobody_has_agreed_or_on_another_snapshot(
+async def test_nothing_is_deleted_without_agreement_on_the_same_snapshot(
     tmp_path: Path,
 ) -> None:
     world = World(tmp_path)
@@ -121,7 +121,7 @@ async def test_nothing_is_deleted_while_nobody_has_agreed_or_on_another_snapshot
     assert (world.spans, world.snapshots) == ([EpochSpan(1, LAST)], [*SNAPSHOTS])
 
 
-async def test_it_agrees_to_no_other_state_of_that_epoch(tmp_path: Path) -> None:
+async def test_proposal_with_another_state_id_gets_no_vote(tmp_path: Path) -> None:
     world = World(tmp_path)
     world.says = ArchiveImage(
         proposed=TrimProposed(replica_id="cu-2", epoch=AT, state_id="00" * 16, at_ms=1)
@@ -131,7 +131,7 @@ async def test_it_agrees_to_no_other_state_of_that_epoch(tmp_path: Path) -> None
     assert world.trimmer.vote is None
 
 
-async def test_what_it_agreed_to_does_not_count_for_another_state_of_that_epoch(
+async def test_vote_does_not_count_for_another_state_id(
     tmp_path: Path,
 ) -> None:
     """Otherwise a majority would agree to a state id that no replica has, and none could delete by it."""
@@ -145,7 +145,7 @@ async def test_what_it_agreed_to_does_not_count_for_another_state_of_that_epoch(
     assert world.trimmer.vote is None
 
 
-async def test_what_the_store_lacks_stays(tmp_path: Path) -> None:
+async def test_epochs_that_the_store_lacks_are_kept(tmp_path: Path) -> None:
     world = World(tmp_path, store=True)
     world.propose(AT)
     for behind in (
@@ -168,8 +168,8 @@ async def test_what_the_store_lacks_stays(tmp_path: Path) -> None:
     assert world.spans == [EpochSpan(AT, LAST)]
 
 
-async def test_nothing_is_deleted_before_the_archive_has_the_decision(tmp_path: Path) -> None:
-    """Otherwise a log recovered from it would lack the decision, and request deleted epochs."""
+async def test_nothing_is_deleted_before_the_decision_is_archived(tmp_path: Path) -> None:
+    """Otherwise a log recovered from the archive would lack the decision, and request deleted epochs."""
     world = World(tmp_path, last=LAST - 1)
     world.trim(AT, await world.agreed(AT))
     await world.trimmer.look()
@@ -181,15 +181,15 @@ async def test_nothing_is_deleted_before_the_archive_has_the_decision(tmp_path: 
     assert world.spans == [EpochSpan(AT, LAST)]
 
 
-async def test_a_replica_that_is_still_being_filled_waits(tmp_path: Path) -> None:
+async def test_replica_with_missing_epochs_does_not_vote(tmp_path: Path) -> None:
     world = World(tmp_path, first=50)
     world.propose(AT)
     await world.trimmer.look()
     assert world.trimmer.vote is None
 
 
-async def test_a_damaged_snapshot_is_not_agreed_to(tmp_path: Path) -> None:
-    """The file is read again: what stays is all that anything later follows from."""
+async def test_damaged_snapshot_is_computed_again_before_a_vote(tmp_path: Path) -> None:
+    """The file is read before a vote, since all later epochs depend on it."""
     world = World(tmp_path)
     right = await world.agreed(AT)
     world.says = ArchiveImage()
@@ -202,7 +202,7 @@ async def test_a_damaged_snapshot_is_not_agreed_to(tmp_path: Path) -> None:
     assert world.keeper.archive.damaged
 
 
-def test_what_nobody_has_is_not_asked_for() -> None:
+def test_trimmed_epochs_are_not_requested() -> None:
     assert [*gaps([EpochSpan(30, 50)], 50, 30)] == []
     assert next(gaps([EpochSpan(40, 50)], 50, 30)) == EpochSpan(30, 39)
     assert next(gaps([EpochSpan(1, 20), EpochSpan(40, 50)], 50, 30)) == EpochSpan(30, 39)
@@ -210,13 +210,13 @@ def test_what_nobody_has_is_not_asked_for() -> None:
     assert next(gaps([], 50, 30)) == EpochSpan(30, 50)
 
 
-def test_snapshots_that_are_needed_stay() -> None:
+def test_needed_snapshots_are_kept() -> None:
     epochs = [*range(1, 200)]
     assert 50 in forgotten(epochs, 4)
     assert 50 not in forgotten(epochs, 4, needed={50})
 
 
-def test_work_that_nobody_waits_for_takes_its_share() -> None:
+def test_background_work_uses_its_share_of_time() -> None:
     now_s, slept_s = 0.0, 0.0
 
     def sleep(seconds: float) -> None:

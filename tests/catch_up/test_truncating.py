@@ -18,10 +18,10 @@ replace = msgspec.structs.replace
 @pytest.mark.parametrize(
     ("certain", "same_log", "deleted"), [(True, True, 7), (False, True, 0), (True, False, 0)]
 )
-async def test_nothing_is_deleted_while_it_is_not_certain_which_log_this_is(
+async def test_nothing_is_deleted_while_the_log_is_in_doubt(
     certain: bool, same_log: bool, deleted: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The offsets of a log that was lost or recovered say nothing of the topic that is there now."""
+    """Offsets of a lost or recovered log do not apply to the present topic."""
     image = three_nodes()[0].image
     log_id = image.log_id.hex() if same_log else "0a" * 16
     fact = LogTruncated(epoch=7, offset=7, log_id=log_id, hash="", members=())
