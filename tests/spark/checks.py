@@ -1,4 +1,4 @@
-"""The rule of a materialized cluster: tables and compacted topic equal a replay of its log, each row once."""
+"""Checks of a materialized cluster: tables and compacted topic equal a replay of its log, each row once."""
 
 import time
 from collections import Counter
@@ -35,7 +35,7 @@ def image_hash(image: Image) -> str:
 
 
 def assert_materialized(kafka: str, delta: Path, cluster: str, log: Sequence[bytes]) -> None:
-    """Check that everything of the log is in the tables and in the topic, exactly once."""
+    """Check that tables and topic contain everything of the log exactly once."""
     expected = images(tuple(log))
     last = expected[-1]
     assert_events(delta, cluster, expected)
@@ -115,7 +115,7 @@ def cql_of(image: Image) -> dict[str, str]:
 
 
 def _requests(log: Sequence[bytes], last: Image) -> list[Row]:
-    """Rows of all requests ever made, each as the newest fact about it says."""
+    """Return rows of all requests of the log, each by its newest fact."""
     facts = (fact for epoch in winners(tuple(log)) for fact in epoch.facts)
     newest = {f.request.request_id: f.request for f in facts if isinstance(f, RequestChanged)}
     requests = msgspec.structs.replace(last.requests, requests=Map(newest))
@@ -139,7 +139,7 @@ def _text(row: Row) -> str:
 
 
 def assert_events(delta: Path, cluster: str, expected: Sequence[Image]) -> None:
-    """Each epoch and each fact once, in a chain of state ids."""
+    """Check that each epoch and each fact is there once, in a chain of state ids."""
     last = expected[-1]
     found = reached(delta, cluster)
     assert found is not None
@@ -158,7 +158,7 @@ def assert_events(delta: Path, cluster: str, expected: Sequence[Image]) -> None:
 
 
 def assert_topic(kafka: str, cluster: str, last: Image) -> None:
-    """The newest value of each key is a row of the image; the marker is the image's epoch."""
+    """Check that the newest value of each key is a row of the image, and that the marker has its epoch."""
     view = settled(kafka, cluster, last.epoch)
     assert view.marker == Marker(last.epoch, last.state_id.hex())
     assert placement_hash(by_placement(view.rows)) == image_hash(last)
@@ -166,7 +166,7 @@ def assert_topic(kafka: str, cluster: str, last: Image) -> None:
 
 
 def assert_schema_topic(kafka: str, cluster: str, last: Image) -> None:
-    """The topic has each object of the image, and its marker is of an epoch with this schema."""
+    """Check that the topic has each object of the image, and a marker with an epoch of this schema."""
     for _ in range(100):
         view = read_rows(Brokers(kafka), cluster, SCHEMA_TOPIC)
         told = {row.object_name: row.cql for row in view.rows.values()}
@@ -181,8 +181,8 @@ def assert_schema_topic(kafka: str, cluster: str, last: Image) -> None:
 def settled(
     kafka: str, cluster: str, epoch: int, framing: Framing = PLAIN
 ) -> TopicView[Key, PlacementRow]:
-    """Return the topic once its marker is at the epoch, or after a time limit. Brokers show a transaction to
-    readers a moment after its commit.
+    """Return the topic once its marker is at the epoch, or after a time limit. Readers see a transaction a
+    moment after its commit.
     """
     for _ in range(100):
         view = read_placements(Brokers(kafka), cluster, framing)

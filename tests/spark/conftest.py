@@ -1,4 +1,4 @@
-"""One real Spark session for all Spark tests, and a cluster's log as bytes on a real topic."""
+"""One real Spark session for all Spark tests, and the log of a cluster in a real topic."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 
 
 class Append(Protocol):
-    """Records at the end of a cluster's log, or of another topic, in their order."""
+    """Append records to the log of a cluster, or to another topic, in their order."""
 
     def __call__(self, cluster: str, values: Sequence[bytes], flow: str = "epochs") -> None: ...
 
 
 @pytest.fixture
 def append(kafka: str) -> Iterator[Append]:
-    """``append(cluster, values)``."""
+    """Return ``append(cluster, values)``."""
     producer = Producer({"bootstrap.servers": kafka, "acks": "all", "enable.idempotence": True})
 
     def send(cluster: str, values: Sequence[bytes], flow: str = "epochs") -> None:
@@ -49,5 +49,5 @@ def append(kafka: str) -> Iterator[Append]:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Where a job keeps its tables."""
+    """Return the folder of the tables of a job."""
     return tmp_path / "placements"

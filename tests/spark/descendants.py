@@ -1,4 +1,4 @@
-"""Processes started by a job, by kind. Some of them end during the query."""
+"""Processes that a job started, by kind. Some of them end during the query."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Chosen = Callable[[psutil.Process], bool]
 
 
 def below(pid: int, chosen: Chosen = lambda _: True) -> list[psutil.Process]:
-    """All that a process has started, and what that has, as far as it still runs."""
+    """Return all running descendants of a process."""
     return [each for each in psutil.Process(pid).children(recursive=True) if _is(each, chosen)]
 
 
@@ -27,12 +27,12 @@ def is_jvm(process: psutil.Process) -> bool:
 
 
 def is_worker(process: psutil.Process) -> bool:
-    """Spark's Python workers, and the process that forks them."""
+    """Return the Python workers of Spark, and the process that forks them."""
     return "stele.placements.worker_daemon" in process.cmdline()
 
 
 def _is(process: psutil.Process, chosen: Chosen) -> bool:
     try:
         return chosen(process)
-    except psutil.NoSuchProcess:  # a zombie too
+    except psutil.NoSuchProcess:  # or it is a zombie
         return False

@@ -1,4 +1,4 @@
-"""Tables of a random log, made without Spark."""
+"""Tables of a random log, written without Spark."""
 
 from pathlib import Path
 
@@ -18,8 +18,8 @@ from tests.spark.test_chain import arrow, rows_of
 
 
 def fill(folder: Path, cluster: str, seed: int = 1) -> ClusterFold:
-    """Fill all tables as the job leaves them at the end of the log. The newest session has no reports; only
-    nodes of an even seed name their sources.
+    """Fill all tables as the job does at the end of the log. The newest session has no reports. Nodes name
+    their sources only if the seed is even.
     """
     store, log = TableStore(folder), random_log(seed)
     events = Events(store)

@@ -1,4 +1,4 @@
-"""Random logs as brokers hold them: winners, losers of competing writers, records that came twice, strays."""
+"""Random logs as in a topic: winners, losers of competing writers, duplicate records, strays."""
 
 import random
 from collections.abc import Iterator
@@ -52,15 +52,13 @@ SCHEMA_BATCHES = (
     "CREATE TABLE shop.gone (id int PRIMARY KEY); DROP AGGREGATE shop.sum",
     "DROP TABLE shop.gone; DROP FUNCTION shop.plus",
 )
-"""Each is a command of one epoch."""
+"""Each item is the command of one epoch."""
 OTHER_LOG = next_state_id(bytes(16), NOW_MS, 99)
 
 
 @cache
 def random_log(seed: int, contended: int = 30) -> tuple[bytes, ...]:
-    """Nodes join and leave, and a keyspace's replication changes, so placements split, merge and vanish; then
-    two writers fight.
-    """
+    """Return a log with joins, leaves and replication changes. Placements split, merge and vanish in it."""
     chance = random.Random(seed)
     history, driver = three_nodes()
     history.apply(CreateKeyspace("short", {"dc1": 2}))
@@ -84,7 +82,7 @@ def random_log(seed: int, contended: int = 30) -> tuple[bytes, ...]:
 
 
 def _move_a_tablet(history: History, driver: World) -> None:
-    """The balancer's moves leave the state with their end: one that is done, and one that never begins."""
+    """Add moves of the balancer, which leave the state when they end: one done, and one that never begins."""
     history.apply(CreateKeyspace("tablets", {"dc1": 1}, tablets=True, initial_tablets=2))
     history.apply(CreateTable("tablets.t"))
     driver.run()
@@ -102,7 +100,7 @@ def _move_a_tablet(history: History, driver: World) -> None:
 
 
 def _change_the_schema(history: History, driver: World) -> None:
-    """Types, columns, views and functions are created, changed and dropped, several in one epoch."""
+    """Create, change and drop types, columns, views and functions, several in one epoch."""
     history.enable(SCHEMA_OBJECTS)
     for text in SCHEMA_BATCHES:
         assert history.apply(AlterSchema(parse_cql(text))) is None
@@ -111,7 +109,7 @@ def _change_the_schema(history: History, driver: World) -> None:
 
 @cache
 def stray() -> bytes:
-    """The founding of another log, which its writer sent to the wrong topic."""
+    """Return the founding record of another log, sent to the wrong topic."""
     history, _ = three_nodes()
     founding = msgspec.structs.replace(history.epochs[0], log_id=OTHER_LOG, state_id=OTHER_LOG)
     return encode_epoch(founding)
@@ -119,7 +117,7 @@ def stray() -> bytes:
 
 @cache
 def images(log: tuple[bytes, ...]) -> list[Image]:
-    """The image at every epoch, by the fold of the services."""
+    """Return the image at every epoch, by the fold of the services."""
     fold, found = Fold(), [EMPTY]
     for offset, value in enumerate(log):
         if fold.offer(offset, value) is not None:
@@ -132,7 +130,7 @@ def losers(log: tuple[bytes, ...]) -> int:
 
 
 def poison(tip: Image, value: bytes) -> bytes:
-    """The next winner, whose first text says that it is 1.5 GB long."""
+    """Return the next winner, with a first string that claims a length of 1.5 GB."""
     length, number = bytearray(), 1_500_000_000 << 1
     while number > 0x7F:
         length.append(number & 0x7F | 0x80)
@@ -147,7 +145,7 @@ def unknown(tip: Image) -> bytes:
 
 
 def frozen(header: bytes, tip: Image) -> bytes:
-    """The first bytes of the record that follows an image."""
+    """Return the first bytes of the record that follows an image."""
     numbers = (tip.epoch + 1).to_bytes(8) + tip.epoch.to_bytes(8)
     return header + tip.state_id + b"\x7f" * 16 + tip.log_id + tip.state_id + numbers
 
@@ -160,7 +158,7 @@ def _with_repeats(log: list[bytes], chance: random.Random) -> Iterator[bytes]:
 
 
 def _fight(log: list[bytes], commands: int, chance: random.Random) -> list[bytes]:
-    """Two pipelines that read late and whose records arrive in any interleaving."""
+    """Two lagging pipelines whose records arrive in any order."""
     ids = count(1)
     more: list[bytes] = []
     outboxes: tuple[list[bytes], list[bytes]] = ([], [])
@@ -201,8 +199,8 @@ def _writer(log: list[bytes], box: list[bytes], chance: random.Random) -> Driven
 
 @cache
 def cluster_log(cluster: str, epochs: int, snapshot_epochs: int) -> tuple[bytes, ...]:
-    """The log of a cluster of this name, without losers, whose keyspaces come and go; how often its catch-up
-    replicas take snapshots is set in it.
+    """Return the log of a cluster of this name, without losers. Keyspaces are created and dropped, and the log
+    sets the interval of snapshots.
     """
     world = World()
     history = world.history

@@ -1,5 +1,4 @@
-"""Reports of the streams of a random log, as nodes make them; and what has moved by them, reckoned another
-way."""
+"""Reports of the streams of a random log, as nodes send them, and an independent sum of moved bytes."""
 
 from __future__ import annotations
 
@@ -23,7 +22,7 @@ AT_MS = 1_700_000_000_000
 
 
 class Attempt(msgspec.Struct):
-    """One run of an order: what each source gives in the end."""
+    """One run of an order, with the final bytes of each source."""
 
     session: str
     node_id: str
@@ -32,7 +31,7 @@ class Attempt(msgspec.Struct):
 
 
 def sessions(log: tuple[bytes, ...]) -> dict[str, tuple[Image, list[str]]]:
-    """By session under which data is streamed: the image that opened it, and who receives."""
+    """Return the image that opened each session, and the receivers, by session."""
     found: dict[str, tuple[Image, list[str]]] = {}
     for image in images(log)[1:]:
         for transition in image.topology.open():
@@ -44,7 +43,7 @@ def sessions(log: tuple[bytes, ...]) -> dict[str, tuple[Image, list[str]]]:
 
 
 def attempts(log: tuple[bytes, ...], seed: int) -> list[Attempt]:
-    """Some that failed, or whose node was killed, and one at last that came through, of each stream."""
+    """Return attempts of each stream: some that failed or were killed, and a last one that succeeded."""
     chance = random.Random(seed)
     found = []
     for session, (image, receivers) in sessions(log).items():
@@ -59,7 +58,7 @@ def attempts(log: tuple[bytes, ...], seed: int) -> list[Attempt]:
 
 
 def reports_of(attempt: Attempt, is_last: bool, says_sources: bool = True) -> list[Report]:
-    """At its beginning, on the way, and at its end unless the node was killed."""
+    """Return the reports of an attempt: at its start, in between, and at its end unless the node was killed."""
     made = []
     for part in range(4):
         status = ReportStatus.RUNNING
@@ -93,7 +92,7 @@ def reports_of(attempt: Attempt, is_last: bool, says_sources: bool = True) -> li
 
 
 def told(log: tuple[bytes, ...], seed: int, says_sources: bool = True) -> tuple[bytes, ...]:
-    """The records of the topic, with some that came twice, some of other work, and some that are no reports."""
+    """Return the records of the topic, with duplicates, reports of other work, and invalid records."""
     chance = random.Random(seed)
     runs = attempts(log, seed)
     last = {(run.session, run.node_id): run for run in runs}
@@ -140,7 +139,7 @@ def moved(log: tuple[bytes, ...], values: Sequence[bytes]) -> dict[tuple[str, st
 
 
 def held(rows: Sequence[dict[str, Any]]) -> dict[tuple[str, str, str], int]:
-    """Return the same from rows of the table, each of which must be there once."""
+    """Return the same sums from rows of the table, each of which must be unique."""
     found = {
         (row["session"], row["from_node"], row["to_node"]): int(row["bytes_moved"]) for row in rows
     }
@@ -149,7 +148,7 @@ def held(rows: Sequence[dict[str, Any]]) -> dict[tuple[str, str, str], int]:
 
 
 def decoded(values: Sequence[bytes], first: int = 0, cluster: str = "c") -> pa.Table:
-    """Records of a topic, as Spark's workers give them."""
+    """Return records of a topic as Spark's workers decode them."""
     columns = {
         "cluster": pa.array([cluster] * len(values), pa.string()),
         "offset": pa.array([*range(first, first + len(values))], pa.int64()),

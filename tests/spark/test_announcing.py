@@ -1,4 +1,4 @@
-"""The job tells each cluster that it has read what it is, and says it again where a log says something else."""
+"""The job announces itself in each cluster, and corrects a row that is wrong or missing."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Clusters:
         return self.images[cluster].epoch
 
 
-async def test_each_cluster_is_told_once_and_again_where_its_log_is_wrong_or_has_forgotten(
+async def test_job_announces_itself_again_if_its_row_is_wrong_or_missing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     clusters = Clusters()
@@ -62,7 +62,7 @@ async def test_each_cluster_is_told_once_and_again_where_its_log_is_wrong_or_has
         runner.job = SimpleNamespace(images=lambda: {**clusters.images})
         clusters.tells("blue", None)
         clusters.tells("green", None)
-        await until(lambda: sorted(clusters.said) == ["blue", "green"], "both are told")
+        await until(lambda: sorted(clusters.said) == ["blue", "green"], "both announcements")
         await asyncio.sleep(0.05)
         assert len(clusters.said) == 2
         clusters.tells("green", EARLIER)

@@ -1,4 +1,4 @@
-"""Which records become epochs and rows: judged by the log's own rule, the same as the services' fold."""
+"""Records that become epochs and rows, by the rule of the log, as in the fold of the services."""
 
 import re
 from collections.abc import Mapping
@@ -30,7 +30,7 @@ from tests.spark.histories import OTHER_LOG, images, losers, random_log, stray
 
 SEEDS = (1, 2, 3)
 ALL = 10**6
-"""The anchor was looked at after all records."""
+"""The anchor was checked after all records."""
 
 
 def winners(log: tuple[bytes, ...]) -> list[Epoch]:
@@ -39,7 +39,7 @@ def winners(log: tuple[bytes, ...]) -> list[Epoch]:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_a_judge_finds_the_winners_of_the_services_fold(seed: int) -> None:
+def test_judge_finds_the_winners_of_the_fold(seed: int) -> None:
     log, judging = random_log(seed), RecordJudge(FRESH, ALL)
     found = [judging.offer(offset, value) for offset, value in enumerate(log)]
     epochs = [epoch.epoch for epoch in found if epoch is not None]
@@ -68,7 +68,7 @@ def rows_of(
 
 
 @pytest.mark.parametrize("cut", [1, 17, 40])
-def test_rows_above_a_head_are_the_same_wherever_batches_are_cut(cut: int) -> None:
+def test_new_rows_do_not_depend_on_batch_boundaries(cut: int) -> None:
     log = random_log(1)
     whole = new_rows(rows_of({}, arrow(log)))["c"]
     first = new_rows(rows_of({}, arrow(log[:cut])))["c"]
@@ -78,14 +78,14 @@ def test_rows_above_a_head_are_the_same_wherever_batches_are_cut(cut: int) -> No
     assert straddling.head == whole.head
 
 
-def test_records_that_were_judged_before_leave_no_row() -> None:
+def test_judged_records_produce_no_rows() -> None:
     log = random_log(1)
     head = new_rows(rows_of({}, arrow(log)))["c"].head
     assert head is not None
     assert rows_of({"c": head}, arrow(log)).num_rows == 0
 
 
-def test_every_fact_is_a_row_with_its_epochs_audit() -> None:
+def test_every_fact_is_a_row_with_the_audit_data_of_its_epoch() -> None:
     log = random_log(2)
     rows = rows_of({}, arrow(log)).to_pylist()
     facts = [row for row in rows if row["row_kind"] == "fact"]
@@ -100,7 +100,7 @@ def test_every_fact_is_a_row_with_its_epochs_audit() -> None:
     assert again == [fact for winner in winners(log) for fact in winner.facts]
 
 
-def test_a_stray_holds_its_cluster_up_until_the_anchor_was_looked_at_and_then_counts() -> None:
+def test_stray_stops_its_cluster_until_the_anchor_is_checked() -> None:
     own = [value for value in random_log(1) if value != stray()]
     log = (*own[:5], stray(), *own[5:9])
     first = new_rows(rows_of({}, arrow(log), certain={}))["c"]
@@ -114,7 +114,7 @@ def test_a_stray_holds_its_cluster_up_until_the_anchor_was_looked_at_and_then_co
     assert [*first.epochs, *again.epochs] == new_rows(rows_of({}, arrow(log)))["c"].epochs
 
 
-def test_a_log_that_does_not_begin_with_its_founding_is_not_read() -> None:
+def test_log_without_a_founding_record_is_not_read() -> None:
     judging = RecordJudge(FRESH)
     assert judging.offer(0, random_log(1)[1]) is None
     assert isinstance(judging.stopped, NoBeginningError)
@@ -144,7 +144,7 @@ UNKNOWN = b"\xc3\x01" + bytes(8) + GOOD[10:FROZEN_BYTES] + b"whatever"
         (0, UNKNOWN, UnknownSchemaError, "Upgrade this process"),
     ],
 )
-def test_a_judge_stops_where_every_reader_must_stop_and_says_what_to_do(
+def test_judge_stops_at_unreadable_records_with_a_hint(
     offset: int, value: bytes, error: type[LogError], why: str
 ) -> None:
     judging = RecordJudge(FRESH, ALL)
@@ -162,7 +162,7 @@ def test_a_judge_stops_where_every_reader_must_stop_and_says_what_to_do(
 
 
 @pytest.mark.parametrize("at_ms", [2**63 - 1, 253_402_300_800_000, -(2**63)])
-def test_a_writer_whose_clock_shows_no_date_holds_nobody_up(at_ms: int) -> None:
+def test_extreme_writer_times_are_clamped_to_valid_dates(at_ms: int) -> None:
     odd = arrow((encode_epoch(epoch_one(at_ms=at_ms)),), 0, "odd")
     table = rows_of({}, odd, arrow(random_log(1), 0, "good"), certain={"good": ALL})
     found = new_rows(table)
@@ -174,7 +174,7 @@ def test_a_writer_whose_clock_shows_no_date_holds_nobody_up(at_ms: int) -> None:
     assert found["good"].epochs[-1].epoch == images(random_log(1))[-1].epoch
 
 
-def test_a_record_that_proves_lost_winners_stops_with_the_remedy() -> None:
+def test_record_that_proves_lost_winners_stops_with_a_hint() -> None:
     log = random_log(1)
     ahead = decode_epoch(log[0])
     state = bytes(15) + b"x"
@@ -187,15 +187,15 @@ def test_a_record_that_proves_lost_winners_stops_with_the_remedy() -> None:
     assert judging.head.next_offset == 1
 
 
-def test_what_a_loser_says_after_its_frozen_part_may_be_anything() -> None:
+def test_body_of_a_loser_is_not_decoded() -> None:
     judging = RecordJudge(FRESH)
     assert judging.offer(0, GOOD) == epoch_one()
-    assert judging.offer(1, UNKNOWN) is None  # its prev_state_id is not the newest any more
+    assert judging.offer(1, UNKNOWN) is None  # its prev_state_id is no longer the newest
     assert judging.offer(2, GOOD[:FROZEN_BYTES]) is None
     assert (judging.stopped, judging.head.next_offset) == (None, 3)
 
 
-def test_a_clusters_trouble_leaves_the_others_of_its_batch_alone() -> None:
+def test_failure_of_one_cluster_does_not_affect_others_in_the_batch() -> None:
     log = random_log(1)
     bad = arrow((GOOD[:60],), 0, "bad")
     found = new_rows(rows_of({}, bad, arrow(log, 0, "good"), certain={"good": ALL}))
@@ -203,7 +203,7 @@ def test_a_clusters_trouble_leaves_the_others_of_its_batch_alone() -> None:
     assert found["good"].epochs[-1].epoch == images(log)[-1].epoch
 
 
-def test_a_snapshots_rows_give_its_image_and_the_head_behind_it() -> None:
+def test_rows_of_a_snapshot_give_its_image_and_next_head() -> None:
     log = random_log(1)
     image = images(log)[40]
     anchor = Anchor(47, digest_of(log[47]))
@@ -220,7 +220,7 @@ def test_a_snapshots_rows_give_its_image_and_the_head_behind_it() -> None:
     assert (made.epoch, made.state_id, made.log_id) == (40, image.state_id, image.log_id)
 
 
-def test_a_snapshot_that_lost_a_row_or_has_one_twice_is_none() -> None:
+def test_snapshot_with_a_missing_or_duplicate_row_is_rejected() -> None:
     image = images(random_log(1))[40]
     rows = snapshot_rows("c", Start(image, 48, Anchor(47, bytes(16))))
     whole = new_rows(rows)["c"].snapshot

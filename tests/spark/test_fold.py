@@ -52,7 +52,7 @@ def held_of(fold: ClusterFold) -> dict[tuple[str, int], CurrentRow]:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_the_rows_are_the_images_at_every_epoch_and_in_the_history(seed: int) -> None:
+def test_rows_equal_the_image_at_every_epoch_and_in_the_history(seed: int) -> None:
     log, fold, past = random_log(seed), ClusterFold(), list[PastRow]()
     expected: list[Image] = images(log)
     for epoch in winners(log):
@@ -69,7 +69,7 @@ def test_the_rows_are_the_images_at_every_epoch_and_in_the_history(seed: int) ->
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_random_logs_hold_losers_and_placements_that_split_merge_and_vanish(seed: int) -> None:
+def test_random_logs_contain_losers_and_changing_placements(seed: int) -> None:
     log = random_log(seed)
     placements = [{name: len(p) for name, p in i.ring.placements.items()} for i in images(log)]
     sizes = [found.get("dc1:3", 0) for found in placements]
@@ -82,7 +82,7 @@ def test_random_logs_hold_losers_and_placements_that_split_merge_and_vanish(seed
 
 
 @pytest.mark.parametrize("begun", [1, 20, 40])
-def test_a_fold_that_begins_with_the_tables_rows_goes_on_as_one_that_never_stopped(
+def test_fold_restarted_from_table_rows_continues_without_a_difference(
     begun: int,
 ) -> None:
     epochs = winners(random_log(1))
@@ -99,7 +99,7 @@ def test_a_fold_that_begins_with_the_tables_rows_goes_on_as_one_that_never_stopp
     assert again.placements == whole.placements
 
 
-def test_rows_of_the_tables_that_the_events_do_not_make_stop_the_cluster() -> None:
+def test_table_rows_that_differ_from_the_events_stop_the_cluster() -> None:
     epochs = winners(random_log(1))
     whole = ClusterFold()
     for epoch in epochs:
@@ -111,7 +111,7 @@ def test_rows_of_the_tables_that_the_events_do_not_make_stop_the_cluster() -> No
         again.apply(epochs[19])
 
 
-def test_what_comes_in_parts_makes_rows_when_it_is_committed() -> None:
+def test_parts_produce_rows_at_their_commit() -> None:
     epochs = winners(random_log(1))
     at = next(
         i for i, e in enumerate(epochs) if any(isinstance(f, PlacementChanged) for f in e.facts)
@@ -142,7 +142,7 @@ def test_what_comes_in_parts_makes_rows_when_it_is_committed() -> None:
     assert {held.from_epoch for held in held_of(fold).values()} == {commit.epoch}
 
 
-def test_an_epoch_that_does_not_fit_stops_the_cluster() -> None:
+def test_epoch_that_does_not_fit_the_state_stops_the_cluster() -> None:
     (first, *_) = winners(random_log(1))
     broken: Epoch = msgspec.structs.replace(first, facts=(PlacementDropped("no such"),))
     with pytest.raises(FoldError, match=r"epoch 1 does not fit.*Restore the topic"):
@@ -150,7 +150,7 @@ def test_an_epoch_that_does_not_fit_stops_the_cluster() -> None:
 
 
 @pytest.mark.parametrize(("held_at", "snapshot_at"), [(0, 25), (25, 40), (25, 25), (40, 25)])
-def test_behind_a_snapshot_the_rows_are_the_images_and_what_went_went_there(
+def test_rows_after_a_snapshot_equal_its_image_and_others_end_there(
     held_at: int, snapshot_at: int
 ) -> None:
     log, whole = random_log(1), ClusterFold()
@@ -176,14 +176,14 @@ def test_behind_a_snapshot_the_rows_are_the_images_and_what_went_went_there(
         assert hash_at(past, fold, epoch_at) == image_hash(expected[epoch_at])
 
 
-def test_a_snapshot_that_differs_from_the_tables_at_their_epoch_stops_the_cluster() -> None:
+def test_snapshot_that_differs_from_the_tables_stops_the_cluster() -> None:
     log, fold = random_log(1), ClusterFold(25, {})
     with pytest.raises(FoldError, match="other rows of epoch 25"):
         fold.begin(images(log)[25])
 
 
-def test_an_override_changes_rows_as_any_epoch_does() -> None:
-    """Placements that come, go and change by it are in the history with the epoch in which they did."""
+def test_override_changes_rows_like_any_epoch() -> None:
+    """Placements that the override adds, removes or changes are in the history with its epoch."""
     images_ = run_of(SEEDS[0])
     target = next(image for image in images_[len(images_) // 3 :] if is_at_rest(image))
     history = at(images_, len(images_) - 1)

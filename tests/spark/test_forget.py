@@ -1,4 +1,4 @@
-"""A cluster that is another one now: tables and topic forget the one before, and nothing of others."""
+"""A recreated cluster: tables and topic forget the old one, and nothing of others."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ def of(folder: Path, cluster: str) -> dict[str, list[str]]:
     return {name: sorted(map(str, read_table(folder, name, cluster))) for name in SCHEMAS}
 
 
-def test_all_of_one_cluster_goes_and_nothing_of_another(tmp_path: Path) -> None:
+def test_forget_deletes_only_the_rows_of_one_cluster(tmp_path: Path) -> None:
     for seed, cluster in enumerate(("one", "two")):
         fill(tmp_path, cluster, seed)
     other = of(tmp_path, "two")
-    for _ in range(2):  # a call that was cut off is made once more
+    for _ in range(2):  # an interrupted call is repeated
         forget(TableStore(tmp_path), "one")
         assert not any(of(tmp_path, "one").values())
         assert of(tmp_path, "two") == other
@@ -53,7 +53,7 @@ def test_all_of_one_cluster_goes_and_nothing_of_another(tmp_path: Path) -> None:
         assert sorted(map(str, found)) == sorted(map(str, expected)), name
 
 
-def test_a_job_that_runs_meanwhile_notices_it_and_goes_on_with_neither_old_rows_nor_heads(
+def test_running_job_detects_that_a_cluster_was_forgotten(
     tmp_path: Path,
 ) -> None:
     fill(tmp_path, "one")
@@ -72,7 +72,7 @@ def test_a_job_that_runs_meanwhile_notices_it_and_goes_on_with_neither_old_rows_
 @pytest.mark.spark
 @pytest.mark.broker
 @pytest.mark.timeout(300)
-def test_a_cluster_that_was_founded_anew_is_materialized_once_the_one_before_is_forgotten(
+def test_refounded_cluster_is_materialized_after_forget(
     spark: SparkSession,
     kafka: str,
     cluster: str,
@@ -110,7 +110,7 @@ def test_a_cluster_that_was_founded_anew_is_materialized_once_the_one_before_is_
 
 
 @pytest.mark.parametrize("name", ["", "a'b", "a.b", "../a", "a b", "ä", "a" * 65])
-def test_a_name_that_no_cluster_can_have_is_refused(
+def test_invalid_cluster_name_is_a_usage_error(
     name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main([name]) == 64

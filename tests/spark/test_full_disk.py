@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.spark, pytest.mark.broker, pytest.mark.timeout(300)]
 LEFT_BYTES = (0, 12 * 1024, 64 * 1024)
-"""With none no batch begins; with some a commit fails between others that were made."""
+"""Without space no batch begins. With little space a commit fails between successful ones."""
 
 
 class Borrowed:
@@ -31,7 +31,7 @@ class Borrowed:
         pass
 
 
-def test_a_full_disk_is_named_and_the_job_goes_on_by_itself_once_there_is_room(
+def test_job_reports_a_full_disk_and_continues_once_there_is_space(
     spark: SparkSession, kafka: str, topics: str, append: Append, disk: Disk
 ) -> None:
     from stele.placements.runner import Phase, Runner

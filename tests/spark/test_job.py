@@ -1,4 +1,4 @@
-"""The query on a real topic: what it writes equals the image, whatever it lives through."""
+"""The query on a real topic: its tables equal the image despite any failure."""
 
 from __future__ import annotations
 
@@ -43,18 +43,18 @@ if TYPE_CHECKING:
     from stele.placements.job import Job, JobOptions
 
 pytestmark = [pytest.mark.spark, pytest.mark.broker, pytest.mark.timeout(300)]
-BATCH_S = 200.0  # the first one on a busy machine; later ones take a second or two
+BATCH_S = 200.0  # for the first batch on a busy machine. Later ones take a second or two
 
 
 LOOK_S = 0.5
-"""How often a job under test tends what runs beside its query."""
+"""Interval at which a job under test checks the work beside its query."""
 MOVED: WeakKeyDictionary[Job, threading.Event] = WeakKeyDictionary()
-"""Set whenever a job has done a part of its work, so that tests need not poll."""
+"""Set when a job has completed a part of its work, so that tests need not poll."""
 
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Looks at the brokers, and summaries, come often, so that tests need not wait for them."""
+    """Poll the brokers and write summaries often, so that tests need not wait."""
     from stele.placements import derive, job
 
     monkeypatch.setattr(derive, "SUMMARY_S", 0.5)
@@ -100,7 +100,7 @@ def make_job(spark: SparkSession, options: JobOptions, folder: Path, name: str =
 
 
 def run_until(job: Job, done: Callable[[], object], what: str) -> None:
-    """Run the query until something holds; raises what stops it before."""
+    """Run the query until the condition holds. Raises the error that stops it before."""
     job.start()
     try:
         wait_for(job, done, what)
@@ -134,7 +134,7 @@ def run_to_end(
 ) -> None:
     job = make_job(spark, options, folder)
     is_reached, delta = reached(job, **{options.cluster: log}), folder / "delta"
-    # Each look at the tables takes a tenth of a second.
+    # Each read of the tables takes a tenth of a second.
     run_until(
         job,
         lambda: is_reached() and not differences(delta, options.cluster, log),
@@ -142,7 +142,7 @@ def run_to_end(
     )
 
 
-def test_a_lost_checkpoint_and_batches_cut_otherwise_write_nothing_twice(
+def test_lost_checkpoint_and_other_batches_write_no_duplicates(
     spark: SparkSession, kafka: str, topics: str, append: Append, folder: Path
 ) -> None:
     log = random_log(1)
@@ -158,7 +158,7 @@ def test_a_lost_checkpoint_and_batches_cut_otherwise_write_nothing_twice(
     assert_materialized(kafka, folder / "delta", topics, log)
 
 
-def test_lost_tables_are_made_again_and_complete(
+def test_lost_tables_are_rebuilt_completely(
     spark: SparkSession, kafka: str, topics: str, append: Append, folder: Path
 ) -> None:
     log, delta = random_log(3)[:70], folder / "delta"
@@ -178,7 +178,7 @@ def test_lost_tables_are_made_again_and_complete(
         reached_before = end
 
 
-def test_a_table_that_vanishes_while_the_query_runs_ends_the_query(
+def test_query_ends_if_a_table_is_deleted_while_it_runs(
     spark: SparkSession, kafka: str, topics: str, append: Append, folder: Path
 ) -> None:
     log = random_log(1)
@@ -197,7 +197,7 @@ def test_a_table_that_vanishes_while_the_query_runs_ends_the_query(
     assert_materialized(kafka, folder / "delta", topics, log)
 
 
-def test_two_jobs_at_once_write_everything_once(
+def test_two_concurrent_jobs_write_every_row_once(
     spark: SparkSession, kafka: str, topics: str, append: Append, folder: Path
 ) -> None:
     log = random_log(2)
@@ -215,7 +215,7 @@ def test_two_jobs_at_once_write_everything_once(
     assert_materialized(kafka, folder / "delta", topics, log)
 
 
-def test_a_job_that_is_stopped_finishes_the_batch_that_it_is_writing(
+def test_stopped_job_completes_its_current_batch(
     spark: SparkSession,
     kafka: str,
     topics: str,
@@ -232,7 +232,7 @@ def test_a_job_that_is_stopped_finishes_the_batch_that_it_is_writing(
 
     def slow(self: Events, rows: pa.Table) -> None:
         within.set()
-        time.sleep(1.0)  # the stop comes meanwhile
+        time.sleep(1.0)  # the stop arrives meanwhile
         write(self, rows)
 
     monkeypatch.setattr(Events, "_write", slow)
@@ -243,7 +243,7 @@ def test_a_job_that_is_stopped_finishes_the_batch_that_it_is_writing(
     assert Events(TableStore(folder / "delta")).heads[topics].next_offset == len(log)
 
 
-def test_one_clusters_poison_stops_it_alone_and_a_losers_is_skipped(
+def test_corrupt_winner_stops_only_its_cluster_and_a_corrupt_loser_none(
     spark: SparkSession, kafka: str, cluster: str, append: Append, folder: Path
 ) -> None:
     log = random_log(1)[:60]
@@ -279,7 +279,7 @@ def test_one_clusters_poison_stops_it_alone_and_a_losers_is_skipped(
         assert_materialized(kafka, folder / "delta", name, log[:30])
 
 
-def test_a_cluster_whose_summaries_cannot_be_made_is_quarantined_alone_until_they_can(
+def test_failing_summaries_quarantine_only_their_cluster(
     spark: SparkSession,
     kafka: str,
     cluster: str,
@@ -338,7 +338,7 @@ def test_a_cluster_whose_summaries_cannot_be_made_is_quarantined_alone_until_the
         assert len(read_table(delta, "requests", name)) > 0
 
 
-def test_a_topic_of_placements_that_takes_nothing_or_is_gone_holds_up_no_table_and_no_other_cluster(
+def test_failing_placements_topic_blocks_no_table_and_no_other_cluster(
     spark: SparkSession,
     kafka: str,
     cluster: str,
@@ -354,7 +354,7 @@ def test_a_topic_of_placements_that_takes_nothing_or_is_gone_holds_up_no_table_a
     for name in (good, bad):
         ensure_topics(Brokers(kafka), name)
         append(name, log[:40])
-    most_bytes(kafka, bad, 100)  # less than rows take; the end of a transaction needs 78
+    most_bytes(kafka, bad, 100)  # smaller than a row; the end of a transaction needs 78
     job = make_job(spark, make_options(kafka, cluster, folder, pattern=f"{cluster}-.*"), folder)
     query = job.start()
     try:
@@ -384,7 +384,7 @@ def test_a_topic_of_placements_that_takes_nothing_or_is_gone_holds_up_no_table_a
 
 
 def most_bytes(kafka: str, cluster: str, size: int) -> None:
-    """The largest record that a cluster's topic of placements takes."""
+    """Set the largest record that the placements topic of a cluster accepts."""
     entry = ConfigEntry("max.message.bytes", str(size), incremental_operation=AlterConfigOpType.SET)
     topic = ConfigResource(
         ResourceType.TOPIC, f"stele.{cluster}.placements", incremental_configs=[entry]
@@ -395,7 +395,7 @@ def most_bytes(kafka: str, cluster: str, size: int) -> None:
 
 
 def summarized(delta: Path, cluster: str) -> int:
-    """The epoch of the tables of what is true now; 0 while there is none."""
+    """Return the epoch of the summary tables, or 0 without any."""
     found = TableStore(delta).table("clusters").to_pyarrow_table().to_pylist()
     return next((int(row["as_of_epoch"]) for row in found if row["cluster"] == cluster), 0)
 
@@ -408,7 +408,7 @@ def in_metrics(cluster: str) -> str:
     return str(found)
 
 
-def test_what_waits_in_the_topic_and_before_the_tables_is_told_in_a_table(
+def test_progress_table_has_the_lag_of_topic_and_tables(
     spark: SparkSession,
     kafka: str,
     topics: str,
@@ -442,7 +442,7 @@ def test_what_waits_in_the_topic_and_before_the_tables_is_told_in_a_table(
     run_until(job, lambda: told() == [expected], "the row that tells it")
 
 
-def test_a_topic_deleted_or_truncated_past_the_head_or_made_anew_stops_its_cluster_alone(
+def test_deleted_truncated_or_recreated_topic_stops_only_its_cluster(
     spark: SparkSession, kafka: str, cluster: str, append: Append, folder: Path
 ) -> None:
     log = random_log(1)[:60]
@@ -474,7 +474,7 @@ def test_a_topic_deleted_or_truncated_past_the_head_or_made_anew_stops_its_clust
     assert_materialized(kafka, folder / "delta", names[3], log)
 
 
-def test_a_topic_deleted_while_the_query_runs_is_noticed_and_a_new_cluster_is_found(
+def test_running_query_detects_a_deleted_topic_and_a_new_cluster(
     spark: SparkSession, kafka: str, cluster: str, append: Append, folder: Path
 ) -> None:
     log = random_log(1)[:40]
@@ -498,7 +498,7 @@ def test_a_topic_deleted_while_the_query_runs_is_noticed_and_a_new_cluster_is_fo
     assert_materialized(kafka, folder / "delta", second, log)
 
 
-def test_movements_are_those_of_the_log_and_the_reports_through_restarts_and_two_jobs(
+def test_movements_are_exact_over_restarts_and_concurrent_jobs(
     spark: SparkSession, kafka: str, topics: str, append: Append, folder: Path
 ) -> None:
     log, delta = random_log(2), folder / "delta"
@@ -540,7 +540,7 @@ def read_table_all(delta: Path, name: str) -> list[Row]:
     return rows
 
 
-def test_a_topic_of_reports_made_anew_and_one_with_more_partitions_stop_nobody(
+def test_recreated_or_widened_reports_topic_does_not_stop_the_job(
     spark: SparkSession, kafka: str, cluster: str, append: Append, folder: Path
 ) -> None:
     log = random_log(1)

@@ -28,16 +28,16 @@ from tests.spark.test_publishing import FakeWriters, NoWriters
 LOG = random_log(1)
 CUTS = (25, 60, len(LOG))
 TRIED = None if os.environ.get("STELE_HUNT") else 4
-"""Commits at which a job is killed, by chance; None: at each of them."""
+"""Number of random commits at which a job is killed. None means each of them."""
 DERIVED = [name for name in SCHEMAS if name not in (PROGRESS, REPORTS, "movements", "events")]
 
 
 class Killed(BaseException):
-    """As SIGKILL: nothing of the process catches it."""
+    """Like SIGKILL: no code of the process catches it."""
 
 
 class Job:
-    """A job's work with each batch in order, without Spark and brokers."""
+    """The work of a job on its batches in order, without Spark and brokers."""
 
     def __init__(self, store: TableStore, writers: FakeWriters) -> None:
         self.events = Events(store)
@@ -70,7 +70,7 @@ def _unexpected(*why: object) -> None:
 
 
 class Executioner:
-    """Kills before or after the commit of a number. Commits are counted from 0."""
+    """Kills before or after the commit with a number, counted from 0."""
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.count = 0
@@ -94,7 +94,7 @@ class Executioner:
 
 
 def live(folder: Path, writers: FakeWriters) -> None:
-    """From wherever the tables are to the end of the log."""
+    """Run a job from the state of the tables to the end of the log."""
     job = Job(TableStore(folder), writers)
     for cut in CUTS:
         job.batch(LOG[:cut])
@@ -103,7 +103,7 @@ def live(folder: Path, writers: FakeWriters) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("is_large", [False, True])
 @pytest.mark.parametrize("is_made", [False, True])
-def test_a_job_that_is_killed_at_any_commit_is_gone_on_with(
+def test_job_killed_at_any_commit_is_continued_exactly(
     is_made: bool, is_large: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if is_large:
@@ -129,9 +129,9 @@ def test_a_job_that_is_killed_at_any_commit_is_gone_on_with(
 
 
 def rows(folder: Path, name: str) -> list[str]:
-    """When a row of what is true now was made depends on when the process died."""
+    """Return the rows without their epochs, which depend on the time of the kill."""
     found = read_table(folder, name, "c")
-    if name == "balance":  # has a row of each time at which it may have changed
+    if name == "balance":  # the table has a row for each possible time of a change
         newest = max(int(row["as_of_epoch"]) for row in found)
         found = [row for row in found if row["as_of_epoch"] == newest]
     for row in found:

@@ -1,6 +1,6 @@
 """Kills of the job, its JVM and its Python workers, in any order: the tables equal a plain replay, row by row.
 
-`STELE_TEST_KILLS` says how many, `STELE_TEST_KILLS_S` for how long instead: ten minutes in `make test-all`.
+`STELE_TEST_KILLS` sets their number, `STELE_TEST_KILLS_S` a time instead: ten minutes in `make test-all`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tests.spark.test_service import READY_S, position, running
 
 FOR_S = float(os.environ.get("STELE_TEST_KILLS_S", "0"))
 KILLS = int(FOR_S / 4) if FOR_S else int(os.environ.get("STELE_TEST_KILLS", "3"))
-"""At most, for a process takes some seconds to start again. Each kind comes once in three."""
+"""The maximum, since a process takes some seconds to restart. Each kind occurs once in three."""
 LIMIT_S = FOR_S + 600 if FOR_S else 300 + 200 * KILLS
 pytestmark = [
     pytest.mark.spark,
@@ -48,7 +48,7 @@ def workers(process: subprocess.Popen[str]) -> None:
     kill(below(process.pid, is_worker))
 
 
-def test_after_any_kills_the_tables_and_the_topic_equal_a_plain_replay(
+def test_tables_and_topic_equal_a_replay_after_any_kills(
     kafka: str, topics: str, append: Append, folder: Path
 ) -> None:
     chance = random.Random(KILLS)

@@ -1,4 +1,4 @@
-"""Movements between nodes: reasons from the log, bytes from reports. Each counts once, whatever happens."""
+"""Movements between nodes: reasons from the log, bytes from reports. Each report counts once."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ TOPIC = {"c": "the topic's id"}
 
 
 def write_streams(store: TableStore, log: tuple[bytes, ...], upto: int = 10**9) -> None:
-    """Write the result of the first query about a log's sessions."""
+    """Write the streams of the sessions in a log, as the first query does."""
     derived = Derived(store)
     for before, image in pairwise(images(log)):
         rows = [*opened(before, image)]
@@ -44,9 +44,7 @@ def written(folder: Path) -> dict[tuple[str, str, str], int]:
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
-def test_movements_are_those_of_a_plain_replay_wherever_batches_are_cut(
-    seed: int, tmp_path: Path
-) -> None:
+def test_movements_equal_a_replay_with_any_batch_boundaries(seed: int, tmp_path: Path) -> None:
     log, chance, store = random_log(seed), random.Random(seed), TableStore(tmp_path)
     values = told(log, seed)
     write_streams(store, log)
@@ -66,7 +64,7 @@ def test_movements_are_those_of_a_plain_replay_wherever_batches_are_cut(
     assert table.heads["c"].unreadable == sum(value == b"no report" for value in values)
 
 
-def test_a_movement_says_why_it_was_and_how_long_it_took(tmp_path: Path) -> None:
+def test_movement_has_its_reason_and_duration(tmp_path: Path) -> None:
     log, store = random_log(1), TableStore(tmp_path)
     values = told(log, 1)
     write_streams(store, log)
@@ -88,7 +86,7 @@ def test_a_movement_says_why_it_was_and_how_long_it_took(tmp_path: Path) -> None
     assert {"join", "leave"} <= kinds
 
 
-def test_without_sources_the_log_says_from_whom_it_may_have_come(tmp_path: Path) -> None:
+def test_movement_without_reported_sources_has_possible_sources(tmp_path: Path) -> None:
     log, store = random_log(1), TableStore(tmp_path)
     write_streams(store, log)
     values = told(log, 1, says_sources=False)
@@ -107,7 +105,7 @@ def test_without_sources_the_log_says_from_whom_it_may_have_come(tmp_path: Path)
     assert any(row["from_node"] is None for row in rows)
 
 
-def test_reports_that_come_before_their_session_find_it_later(tmp_path: Path) -> None:
+def test_reports_that_arrive_before_their_session_are_matched_later(tmp_path: Path) -> None:
     log, store = random_log(1), TableStore(tmp_path)
     values = told(log, 1)
     table, writer = Reports(store), Movements(store)
@@ -131,7 +129,7 @@ def test_two_processes_count_each_report_once(tmp_path: Path) -> None:
     assert max(numbers) == -(-len(values) // 7)
 
 
-def test_a_commit_of_which_nobody_knows_whether_it_was_made_is_looked_up(
+def test_commit_with_an_unknown_outcome_is_looked_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log, store = random_log(2), TableStore(tmp_path)
@@ -148,15 +146,15 @@ def test_a_commit_of_which_nobody_knows_whether_it_was_made_is_looked_up(
             raise OSError("the connection was lost")
 
     monkeypatch.setattr(Reports, "_write", unknown)
-    touched = table.append(decoded(values), TOPIC)  # made, and it failed all the same
+    touched = table.append(decoded(values), TOPIC)  # the commit succeeded, and the call failed
     with pytest.raises(OSError, match="connection"):
-        table.append(decoded(values[:1], len(values)), TOPIC)  # not made
+        table.append(decoded(values[:1], len(values)), TOPIC)  # the commit failed
     Movements(store).write(touched)
     assert written(tmp_path) == moved(log, values)
 
 
 @pytest.mark.parametrize("lost", ["movements", "streams", "reports"])
-def test_a_lost_table_is_made_again_of_the_others_and_the_topics(lost: str, tmp_path: Path) -> None:
+def test_lost_table_is_rebuilt_from_other_tables_and_topics(lost: str, tmp_path: Path) -> None:
     log, store = random_log(3), TableStore(tmp_path)
     values = told(log, 3)
     write_streams(store, log)
@@ -171,7 +169,7 @@ def test_a_lost_table_is_made_again_of_the_others_and_the_topics(lost: str, tmp_
     assert writer.behind() == set()
 
 
-def test_rows_that_somebody_changed_are_found_and_mended(tmp_path: Path) -> None:
+def test_modified_rows_are_detected_and_repaired(tmp_path: Path) -> None:
     log, store = random_log(3), TableStore(tmp_path)
     values = told(log, 3)
     write_streams(store, log)
@@ -186,7 +184,7 @@ def test_rows_that_somebody_changed_are_found_and_mended(tmp_path: Path) -> None
     assert written(tmp_path) == moved(log, values)
 
 
-def test_a_topic_made_anew_is_read_from_its_beginning(tmp_path: Path) -> None:
+def test_recreated_topic_is_read_from_its_beginning(tmp_path: Path) -> None:
     log, store = random_log(1), TableStore(tmp_path)
     values = told(log, 1)
     half = len(values) // 2
@@ -214,7 +212,7 @@ def report(**fields: object) -> Report:
     return msgspec.convert({**shared, **fields}, Report)
 
 
-def test_whatever_a_report_holds_nothing_breaks(tmp_path: Path) -> None:
+def test_hostile_reports_do_not_break_the_tables(tmp_path: Path) -> None:
     log, store = random_log(1), TableStore(tmp_path)
     session, (_, (node_id, *_)) = next(iter(sessions(log).items()))
     most = 2**63 - 1
@@ -244,7 +242,7 @@ def test_whatever_a_report_holds_nothing_breaks(tmp_path: Path) -> None:
     assert len(read_table(tmp_path, "movements", "c")) == len(rows)
 
 
-def test_streams_that_a_snapshot_shows_again_stand_in_their_table_once(tmp_path: Path) -> None:
+def test_streams_repeated_by_a_snapshot_have_one_row(tmp_path: Path) -> None:
     log, store = random_log(1), TableStore(tmp_path)
     session, (image, _) = next(iter(sessions(log).items()))
     derived = Derived(store)
@@ -256,7 +254,7 @@ def test_streams_that_a_snapshot_shows_again_stand_in_their_table_once(tmp_path:
     assert derived.load(["c"]).streams_epochs == {"c": later.epoch}
 
 
-def test_a_plan_that_makes_no_sense_is_its_clusters_trouble_alone() -> None:
+def test_invalid_plan_is_a_fold_error_with_its_epoch() -> None:
     session, (image, _) = next(iter(sessions(random_log(1)).items()))
     transition = image.topology.of_session(session)
     assert transition is not None
@@ -267,7 +265,7 @@ def test_a_plan_that_makes_no_sense_is_its_clusters_trouble_alone() -> None:
         list(opened(EMPTY, msgspec.structs.replace(image, topology=topology)))
 
 
-def test_a_question_about_movements_has_the_answer_of_the_replay(tmp_path: Path) -> None:
+def test_query_over_movements_equals_the_replay(tmp_path: Path) -> None:
     log, store = random_log(1), TableStore(tmp_path)
     values = told(log, 1)
     write_streams(store, log)

@@ -1,4 +1,4 @@
-"""A large cluster's rows: changes are in the tables at once, all rows later, and a view has both."""
+"""Rows of a large cluster: changes are written at once, all rows later, and a view has both."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class World:
         return Placing(Derived(TableStore(self.folder)), lambda: self.now_s)
 
     def take(self, count: int) -> dict[str, Reached]:
-        """Write what the next epochs bring."""
+        """Write the rows of the next epochs."""
         work = ForTables(Reached(0, ""))
         for epoch in self.epochs[:count]:
             past, touched = self.fold.apply(epoch)
@@ -67,7 +67,7 @@ def hash_of(rows: list[Row]) -> str:
     return placement_hash(ranges)  # type: ignore[arg-type]
 
 
-def test_a_small_clusters_rows_are_all_written_at_once(tmp_path: Path) -> None:
+def test_small_cluster_writes_all_rows_at_once(tmp_path: Path) -> None:
     world = World(tmp_path)
     while world.epochs:
         world.take(9)
@@ -75,7 +75,7 @@ def test_a_small_clusters_rows_are_all_written_at_once(tmp_path: Path) -> None:
     assert read_table(tmp_path, "placements_changes", "c") == []
 
 
-def test_a_large_clusters_changes_are_live_at_once_and_all_rows_follow(world: World) -> None:
+def test_large_cluster_writes_changes_at_once_and_all_rows_later(world: World) -> None:
     assert world.take(20)["c"].epoch == 20
     first, changed = world.held(), 0
     while len(world.epochs) > 10:
@@ -93,7 +93,7 @@ def test_a_large_clusters_changes_are_live_at_once_and_all_rows_follow(world: Wo
     assert read_table(world.folder, "placements_changes", "c") == []
 
 
-def test_changes_that_a_process_left_behind_are_true_until_the_next_one_takes_them_away(
+def test_changes_of_a_previous_process_stay_live_until_rewritten(
     world: World,
 ) -> None:
     world.take(20)
@@ -108,7 +108,7 @@ def test_changes_that_a_process_left_behind_are_true_until_the_next_one_takes_th
     assert read_table(world.folder, "placements_changes", "c") == []
 
 
-def test_changes_of_which_all_rows_were_written_already_do_no_harm(
+def test_changes_that_are_already_in_the_rows_are_harmless(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Derived, "forget_changes", lambda *_: False)
@@ -120,7 +120,7 @@ def test_changes_of_which_all_rows_were_written_already_do_no_harm(
     assert read_table(world.folder, "placements_changes", "c")
 
 
-def test_duckdb_reads_the_view_by_its_text(world: World) -> None:
+def test_duckdb_runs_the_sql_of_the_live_view(world: World) -> None:
     world.take(20)
     world.take(60)
     store, connection = TableStore(world.folder), duckdb.connect()

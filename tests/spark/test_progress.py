@@ -1,4 +1,4 @@
-"""The table that tells how far a job is: between the topic's end and the tables."""
+"""The progress table: lag of a job between the end of the topic and the tables."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ def told(folder: Path, cluster: str = "c") -> dict[str, object]:
     return row
 
 
-def test_a_row_tells_what_waits_in_the_topic_and_what_before_the_tables() -> None:
+def test_row_has_the_lag_of_topic_and_tables() -> None:
     row = row_of("c", end=50, next_offset=40, judged=30, published=29, tables=25)
     assert (row["records_behind"], row["published_behind"], row["tables_behind"]) == (10, 1, 5)
-    # the brokers were asked before the last batch was judged
+    # the end of the topic was read before the last batch was judged
     assert row_of("c", 39, 40, 30, 30, 30)["records_behind"] == 0
     new = row_of("c", 50, 40, 30, None, None)
     assert (new["published_behind"], new["tables_behind"]) == (None, None)
 
 
-def test_a_row_is_written_when_it_changes_and_once_in_a_while_when_not(tmp_path: Path) -> None:
+def test_row_is_written_on_change_and_at_intervals(tmp_path: Path) -> None:
     clock = Clock()
     progress = ProgressTable(TableStore(tmp_path), clock)
     first = {"c": row_of("c", 50, 40, 30, 30, 30)}
@@ -47,7 +47,7 @@ def test_a_row_is_written_when_it_changes_and_once_in_a_while_when_not(tmp_path:
     assert str(told(tmp_path)["looked_at"]) > str(looked_at)
 
 
-def test_jobs_that_share_the_tables_replace_their_own_clusters_alone(tmp_path: Path) -> None:
+def test_jobs_that_share_tables_replace_only_their_clusters(tmp_path: Path) -> None:
     for cluster, end in (("c", 10), ("d", 20), ("c", 30)):
         assert ProgressTable(TableStore(tmp_path)).write(
             {cluster: row_of(cluster, end, 0, 0, 0, 0)}

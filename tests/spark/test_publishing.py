@@ -19,7 +19,7 @@ from tests.polling import wait_until
 
 
 class FakeWriters(Writers[Key, PlacementRow, Mapping[str, HeldRows]]):
-    """Topics in memory. As with the brokers' a new writer sends what differs, a later one what was touched."""
+    """Topics in memory. Like a real writer, a new one sends all differences, a later one the touched rows."""
 
     def __init__(self) -> None:
         self.form = PLACEMENTS
@@ -53,7 +53,7 @@ class FakeWriters(Writers[Key, PlacementRow, Mapping[str, HeldRows]]):
 
 
 class NoWriters(Writers[ObjectKey, SchemaObject, SchemaImage]):
-    """Topics of the schema that take everything."""
+    """Schema topics that accept everything."""
 
     def __init__(self) -> None:
         self.form = SCHEMA_TOPIC
@@ -65,7 +65,7 @@ class NoWriters(Writers[ObjectKey, SchemaObject, SchemaImage]):
 
 
 def rows(epoch: int) -> dict[str, HeldRows]:
-    """One range moves with each epoch, the other one stays."""
+    """Return rows of two ranges, of which one changes with each epoch."""
     moved = RangeReplicas(MIN_TOKEN, 7, (f"n{epoch}",), (f"n{epoch}",))
     stays = RangeReplicas(7, MIN_TOKEN, ("n1",), ("n1",))
     return {"p": {MIN_TOKEN: CurrentRow(moved, epoch), 7: CurrentRow(stays, 1)}}
@@ -75,7 +75,7 @@ def marker(epoch: int) -> Marker:
     return Marker(epoch, epoch.to_bytes(16).hex())
 
 
-def test_a_topic_that_takes_nothing_stops_alone_and_has_all_once_it_takes_it(
+def test_failing_topic_stops_alone_and_is_complete_after_recovery(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(module, "TRY_AGAIN_S", 0.01)
@@ -111,7 +111,7 @@ def test_a_topic_that_takes_nothing_stops_alone_and_has_all_once_it_takes_it(
     assert writers.topics["bad"]["p", MIN_TOKEN].from_epoch == 4
 
 
-def test_what_comes_while_a_topic_is_tried_again_is_not_taken_for_published(
+def test_rows_queued_during_a_retry_are_published_later(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(module, "TRY_AGAIN_S", 0.0)

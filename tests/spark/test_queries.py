@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 PAGE = "docs/guides/analyse.md"
 NOTEBOOK = Path(__file__).resolve().parents[2] / "docs/notebooks/cluster.ipynb"
 EMPTY = "nothing has stopped"
-"""Said in a comment of a query whose answer is empty here."""
+"""The comment of a query whose result is empty in these tables."""
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +47,7 @@ def text_of(block: Block) -> str:
 
 
 @pytest.mark.parametrize("block", of_page("sql"), ids=lambda block: block.place)
-def test_each_query_of_the_page_has_an_answer(block: Block, tables: Path) -> None:
+def test_each_query_of_the_page_returns_rows(block: Block, tables: Path) -> None:
     found = run(str(tables), text_of(block))
     assert (found.num_rows == 0) == (EMPTY in text_of(block))
 
@@ -61,7 +61,7 @@ def test_the_python_of_the_page_runs(
     exec(compile(text_of(block), block.place, "exec"), {"address": str(tables)})
 
 
-def test_each_cell_of_the_notebook_runs_and_gives_rows(
+def test_each_cell_of_the_notebook_runs_and_returns_rows(
     tables: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("STELE_DELTA_DIR", str(tables))
@@ -79,7 +79,7 @@ def test_each_cell_of_the_notebook_runs_and_gives_rows(
 @pytest.mark.spark
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("name", sorted(VIEWS))
-def test_each_view_says_the_same_in_spark_and_in_duckdb(
+def test_each_view_has_the_same_rows_in_spark_and_duckdb(
     name: str, spark: SparkSession, tables: Path
 ) -> None:
     duck = duckdb.connect()
@@ -101,7 +101,7 @@ def test_each_view_says_the_same_in_spark_and_in_duckdb(
     assert sorted(in_duckdb.select(*texts).fetchall(), key=str) == told
 
 
-def test_the_departures_are_those_of_the_command_line() -> None:
+def test_departures_equal_those_of_the_command_line() -> None:
     image = nodes_that_left().image
     duck = duckdb.connect()
     for name in ("nodes", "requests"):
@@ -119,12 +119,12 @@ def test_the_departures_are_those_of_the_command_line() -> None:
     assert {row["departure"] for row in unknown} == {"left"}, "no request is known"
 
 
-def test_each_table_and_each_view_has_a_query_on_the_page() -> None:
+def test_each_table_and_view_has_a_query_on_the_page() -> None:
     words = {word for block in of_page("sql") for word in text_of(block).split()}
     assert {*SCHEMAS, *VIEWS} <= words
 
 
-def test_the_history_has_the_ranges_of_every_epoch(tables: Path) -> None:
+def test_history_has_the_ranges_of_every_epoch(tables: Path) -> None:
     for image in images(random_log(1))[10::13]:
         epoch = image.epoch
         found = run(
@@ -136,14 +136,14 @@ def test_the_history_has_the_ranges_of_every_epoch(tables: Path) -> None:
         assert {row["placement"]: row["ranges"] for row in found.to_pylist()} == expected
 
 
-def test_the_audit_has_what_was_refused_with_its_code(tables: Path) -> None:
+def test_audit_has_refused_commands_with_their_codes(tables: Path) -> None:
     found = run(str(tables), "SELECT * FROM audit WHERE outcome = 'refused'").to_pylist()
     assert {"keyspace_exists", "unknown_keyspace"} <= {row["refused_as"] for row in found}
     assert all(row["command"] and row["request_id"] for row in found)
 
 
-def test_the_audit_says_accepted_of_what_may_have_been_cancelled_since(tables: Path) -> None:
-    """How it ended says the table of requests."""
+def test_audit_shows_later_cancelled_requests_as_accepted(tables: Path) -> None:
+    """The table of requests has the outcome."""
     sql = """
         SELECT a.outcome, r.request_status FROM audit a
         JOIN requests r ON r.cluster = a.cluster AND r.request_id = a.request_id
@@ -161,12 +161,14 @@ def test_example_queries_of_the_command_line_run(name: str, tables: Path) -> Non
 
 
 @pytest.mark.parametrize("sql", ["INSERT INTO nodes VALUES (1)", "DROP TABLE nodes", "", "selec"])
-def test_what_is_no_query_is_refused(sql: str, tables: Path) -> None:
+def test_statement_that_is_not_a_query_is_refused(sql: str, tables: Path) -> None:
     with pytest.raises(QueryError, match="begins with SELECT"):
         run(str(tables), sql)
 
 
-def test_what_explain_runs_must_be_a_query_too(tables: Path, tmp_path: Path) -> None:
+def test_explain_is_refused_for_statements_that_are_not_queries(
+    tables: Path, tmp_path: Path
+) -> None:
     told = run(str(tables), "explain analyze verbose SELECT count(*) FROM nodes")
     assert told.num_rows
     file = tmp_path / "out.csv"
@@ -176,7 +178,7 @@ def test_what_explain_runs_must_be_a_query_too(tables: Path, tmp_path: Path) -> 
     assert not file.exists()
 
 
-def test_the_command_prints_rows_and_json_and_says_what_is_wrong(
+def test_sql_command_prints_rows_json_and_errors(
     tables: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     query = "SELECT node_id, node_state FROM nodes WHERE cluster = 'one' ORDER BY node_id LIMIT 1"

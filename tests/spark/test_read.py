@@ -1,4 +1,4 @@
-"""Delta tables read without Spark are what Spark reads; derived tables go by their own heads."""
+"""Delta tables read without Spark equal those read by Spark. Derived tables continue from their heads."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def held(tables: Derived, cluster: str) -> tuple[int, dict[str, HeldRows]]:
 
 @pytest.mark.spark
 @pytest.mark.timeout(300)
-def test_reading_equals_spark_at_every_version_over_upkeep(
+def test_reader_equals_spark_at_every_version_over_upkeep(
     spark: SparkSession, folder: Path
 ) -> None:
     from stele.placements.derived_tables import Derived
@@ -73,14 +73,14 @@ def test_reading_equals_spark_at_every_version_over_upkeep(
     assert sum(r.cluster == NAME for r in live) == 4
 
 
-def test_a_folder_without_a_table_says_so(folder: Path) -> None:
+def test_folder_without_a_table_is_an_error(folder: Path) -> None:
     from stele.placements.store import TableMissing, read_table
 
     with pytest.raises(TableMissing, match="no Delta table at"):
         read_table(folder, "events", "a")
 
 
-def test_rows_of_an_epoch_that_a_table_holds_are_not_written_again(folder: Path) -> None:
+def test_rows_of_a_written_epoch_are_not_written_again(folder: Path) -> None:
     from stele.placements.derived_tables import Derived
     from stele.placements.store import current_placements, read_table
 
@@ -96,14 +96,14 @@ def test_rows_of_an_epoch_that_a_table_holds_are_not_written_again(folder: Path)
     mine.write_current({"a": rows(4, 1), "b": rows(2)}, {"a": 4, "b": 2})
     assert len(current_placements(folder, "a")["dc1:3"]) == 3
     assert held(mine, "a")[0] == 5
-    assert held(mine, "b") == (0, {})  # what went is not complete: all comes again
+    assert held(mine, "b") == (0, {})  # the past rows are incomplete: all are written again
     mine.write_past({"a": [], "b": []}, {"a": 6, "b": 2})
     assert held(mine, "b") == (2, rows(2))
     mine.write_current({"a": {}}, {"a": 6})
     assert held(mine, "a") == (6, {})
 
 
-def test_a_commit_of_another_process_in_between_is_met_with_another_attempt(
+def test_write_is_retried_after_a_concurrent_commit(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from deltalake import DeltaTable, write_deltalake
@@ -128,7 +128,7 @@ def test_a_commit_of_another_process_in_between_is_met_with_another_attempt(
     assert held(other, "a") == (9, rows(9))
 
 
-def test_events_that_lost_a_file_or_have_one_twice_are_not_gone_on_with(folder: Path) -> None:
+def test_events_with_a_missing_or_duplicate_file_are_not_continued(folder: Path) -> None:
     from deltalake import write_deltalake
 
     from stele.placements.events_table import Events

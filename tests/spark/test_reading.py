@@ -3,7 +3,7 @@
 from stele.placements.reading import EVERY_EPOCHS, to_tell
 
 
-def test_each_cluster_is_told_at_first_and_then_after_many_epochs() -> None:
+def test_position_is_announced_at_first_and_after_many_epochs() -> None:
     assert to_tell({"one": 0, "two": 7}, {}) == {"two": 7}
     assert to_tell({"two": 6 + EVERY_EPOCHS}, {"two": 7}) == {}
     assert to_tell({"two": 7 + EVERY_EPOCHS}, {"two": 7}) == {"two": 7 + EVERY_EPOCHS}

@@ -1,4 +1,4 @@
-"""The query's life: what fails is started again, with pauses; without its JVM the process must go."""
+"""Restarts of the query, with pauses. Without its JVM the process must end."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def make(
     return runner, session, restarts, ended
 
 
-def test_a_failed_query_starts_again_and_runs_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_query_is_restarted(monkeypatch: pytest.MonkeyPatch) -> None:
     runner, session, restarts, ended = make(["disk full", "broker away", ""], monkeypatch)
     wait_until(lambda: len(restarts) == 2 and runner.phase is Phase.RUNNING, "the third query")
     assert not ended.is_set()
@@ -90,7 +90,7 @@ def test_a_failed_query_starts_again_and_runs_on(monkeypatch: pytest.MonkeyPatch
     assert runner.phase is Phase.STOPPED
 
 
-def test_without_its_jvm_the_runner_ends_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_runner_ends_with_the_reason_if_its_jvm_died(monkeypatch: pytest.MonkeyPatch) -> None:
     runner, _, restarts, ended = make(["disk full", "the JVM is dead"], monkeypatch)
     wait_until(ended.is_set, "the end")
     assert (runner.phase, len(restarts)) == (Phase.FAILED, 1)
@@ -99,19 +99,19 @@ def test_without_its_jvm_the_runner_ends_and_says_so(monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize("is_child", [True, False])
-def test_without_its_context_the_runner_ends_though_the_jvm_lives(
+def test_runner_ends_if_its_spark_context_ended(
     is_child: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     texts = ["disk full", "the master took the application away"]
     runner, session, restarts, ended = make(texts, monkeypatch)
-    if not is_child:  # spark-submit has started both
+    if not is_child:  # spark-submit started both
         session.proc = None
     wait_until(ended.is_set, "the end")
     assert (runner.phase, len(restarts)) == (Phase.FAILED, 1)
     assert "context has ended" in runner.reason
 
 
-def test_a_session_that_does_not_start_ends_the_runner() -> None:
+def test_runner_ends_if_the_session_does_not_start() -> None:
     ended = threading.Event()
 
     def no_session(_: Path) -> object:
@@ -146,5 +146,5 @@ def test_a_session_that_does_not_start_ends_the_runner() -> None:
         ("", "OSError('')"),
     ],
 )
-def test_a_reason_is_one_sentence_without_the_plan_and_the_traces(text: str, reason: str) -> None:
+def test_failure_reason_is_one_line_without_plan_and_traces(text: str, reason: str) -> None:
     assert reason_of(OSError(text)) == reason

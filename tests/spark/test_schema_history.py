@@ -1,4 +1,4 @@
-"""The tables of the schema: rows of columns and types, and who changed what, when and why."""
+"""The tables of the schema: rows of columns and types, and changes with actor, time and reason."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.spark.test_chain import winners
 
 
 def changes() -> list[Row]:
-    """All changes of the schema of a random log."""
+    """Return all changes of the schema of a random log."""
     image, found = EMPTY_FOR_FOLLOWERS, list[Row]()
     for epoch in winners(random_log(1)):
         before, image = image, evolve(image, epoch)
@@ -55,7 +55,7 @@ def test_columns_and_types_have_their_names_types_and_order() -> None:
     assert kinds == {"t": "opaque", "orders": "table", "by_total": "view"}
 
 
-def test_a_drop_is_a_change_of_who_requested_it() -> None:
+def test_drop_has_the_actor_and_reason_of_its_request() -> None:
     (dropped,) = [
         row
         for row in changes()
@@ -74,21 +74,21 @@ def test_a_drop_is_a_change_of_who_requested_it() -> None:
     assert created["object_id"] == dropped["object_id"]
 
 
-def test_a_change_that_the_schema_does_not_show_has_no_row() -> None:
-    """A view of all columns has another one, and its statement is the same. Its columns are a table's rows."""
+def test_change_without_a_visible_difference_has_no_row() -> None:
+    """A view of all columns gets a new column, and its statement does not change."""
     changed = {row["object_name"] for row in changes() if row["change_kind"] == "changed"}
     assert changed == {"library", "shop.orders", "shop.address"}
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-def test_the_tables_are_a_replay_of_the_log(seed: int, tmp_path: Path) -> None:
+def test_schema_tables_equal_a_replay_of_the_log(seed: int, tmp_path: Path) -> None:
     fill(tmp_path, "c", seed)
     names = ("schema_history", "columns", "types", "tables")
     found = differences(tmp_path, "c", random_log(seed))
     assert [row for row in found if row.startswith(names)] == []
 
 
-def test_changes_are_written_once_however_often_they_are_folded(tmp_path: Path) -> None:
+def test_changes_that_are_folded_again_are_written_once(tmp_path: Path) -> None:
     tables, rows = Derived(TableStore(tmp_path)), changes()
     half = rows[len(rows) // 2]["changed_epoch"]
     first = [row for row in rows if row["changed_epoch"] <= half]
@@ -102,7 +102,7 @@ def test_changes_are_written_once_however_often_they_are_folded(tmp_path: Path) 
     )
 
 
-def test_a_table_of_an_earlier_build_gets_the_columns_that_it_lacks(tmp_path: Path) -> None:
+def test_table_of_an_earlier_build_gets_missing_columns(tmp_path: Path) -> None:
     store, whole = TableStore(tmp_path), SCHEMAS["tables"]
     older = pa.schema([each for each in whole if each.name not in ("table_kind", "columns_epoch")])
     DeltaTable.create(store.uri("tables"), older)

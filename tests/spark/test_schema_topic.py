@@ -1,4 +1,4 @@
-"""The compacted topic of the schema: its content is the image's schema, with tombstones for what is gone."""
+"""The compacted topic of the schema: the schema of the image, with tombstones for dropped objects."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def marker(image: Image) -> Marker:
 
 
 def schema_states() -> list[Image]:
-    """The states after each change of the schema."""
+    """Return the states after each change of the schema."""
     found = images(LOG)
     return [b for a, b in pairwise(found) if a.schema is not b.schema]
 
@@ -74,7 +74,7 @@ def test_ids_of_the_schema_are_optional() -> None:
 
 
 @pytest.mark.broker
-def test_the_topic_has_the_schema_of_its_marker_and_tombstones_for_what_is_gone(
+def test_topic_has_the_schema_of_its_marker_and_tombstones_for_drops(
     kafka: str, topics: str
 ) -> None:
     brokers, writer = Brokers(kafka), None

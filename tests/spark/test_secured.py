@@ -1,4 +1,4 @@
-"""The query on a topic whose brokers want TLS and a password, and go by their ACLs."""
+"""The query on a topic whose brokers need TLS and a password, and enforce ACLs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.broker, pytest.mark.timeout(300)]
 
 
 @pytest.mark.parametrize("by", ["password", "certificate"])
-def test_the_job_reads_and_publishes_and_spark_shows_no_secret(
+def test_job_with_tls_works_and_spark_shows_no_secret(
     secured: Secured,
     cluster: str,
     spark: SparkSession,

@@ -1,4 +1,4 @@
-"""The process itself: announces, answers, survives kill -9, leaves when its JVM died."""
+"""The service process: announcements, answers, kill -9, and the end when its JVM died."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.spark.descendants import below, is_jvm, kill
 from tests.spark.histories import images, random_log, unknown
 
 pytestmark = [pytest.mark.spark, pytest.mark.broker, pytest.mark.timeout(450)]
-READY_S = 200.0  # Spark starts and plans its first batch; 20 s on an idle machine
+READY_S = 200.0  # Spark starts and plans its first batch: 20 s on an idle machine
 STOP_S = 20.0
 
 
@@ -34,7 +34,7 @@ JOB = (sys.executable, "-m", "stele.placements")
 def running(
     kafka: str, cluster: str, folder: Path, argv: Sequence[str] = JOB
 ) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """A process of the service and its address; killed when it is still there at the end."""
+    """Yield a process of the service and its address. The process is killed if it still runs at the end."""
     env = {
         **os.environ,
         "STELE_CLUSTER": cluster,
@@ -53,7 +53,7 @@ def running(
     try:
         told = (
             line for line in process.stdout if '"http"' in line
-        )  # spark-submit has logs there too
+        )  # spark-submit writes logs there too
         line = next(told, "")
         assert line, (folder.parent / "placements.log").read_text()[-3000:]
         yield process, msgspec.json.decode(line)["http"]
@@ -70,7 +70,7 @@ def position(url: str) -> dict[str, object]:
 
 
 @pytest.mark.slow
-def test_a_killed_process_loses_nothing_and_one_whose_jvm_died_leaves(
+def test_killed_process_loses_nothing_and_a_dead_jvm_ends_the_process(
     kafka: str, topics: str, append: Append, folder: Path
 ) -> None:
     log = random_log(3)
@@ -109,7 +109,7 @@ def check_answers(url: str, log: tuple[bytes, ...]) -> None:
 
 
 def check_metrics(text: str) -> None:
-    """The process really exposes whatever of it an alert watches or the dashboard shows."""
+    """Check that the process exposes each metric of its alerts and dashboard panels."""
     infra = Path(__file__).resolve().parents[2] / "infra"
     files = (infra / "prometheus/alerts.yml", infra / "grafana/dashboards/stele.json")
     named = {
@@ -140,7 +140,7 @@ runpy.run_module("stele.placements", run_name="__main__")
 """
 
 
-def test_without_java_the_error_says_what_to_install(tmp_path: Path) -> None:
+def test_start_without_java_names_what_to_install(tmp_path: Path) -> None:
     env = {name: value for name, value in os.environ.items() if name != "JAVA_HOME"}
     result = subprocess.run(
         [sys.executable, "-c", NOTHING_INSTALLED],

@@ -71,7 +71,7 @@ def truncate(kafka: str, cluster: str, offset: int) -> None:
     admin.delete_records([where])[where].result(20)
 
 
-async def test_a_cluster_behind_a_truncation_waits_alone_and_goes_on_with_a_snapshot(
+async def test_cluster_behind_a_truncation_continues_from_a_snapshot(
     spark: SparkSession, kafka: str, cluster: str, append: Append, folder: Path
 ) -> None:
     from stele.placements.cluster_states import ReadAgain
@@ -97,7 +97,7 @@ async def test_a_cluster_behind_a_truncation_waits_alone_and_goes_on_with_a_snap
     try:
         await catch_up.until("/v1/archive", has_snapshot, "a snapshot")
         await catch_up.stop()
-        truncate(kafka, cut, 120 - 1)  # the record that it ends with stays
+        truncate(kafka, cut, 120 - 1)  # the last record of the snapshot stays
 
         job = make_job(spark, options, folder)
         alone = reached(job, **{good: log[:120], cut: log[:60]})
@@ -121,12 +121,12 @@ async def test_a_cluster_behind_a_truncation_waits_alone_and_goes_on_with_a_snap
 
 
 def has_snapshot(archive: Any) -> bool:
-    found = [snapshot["epoch"] for snapshot in archive["snapshots"]]  # the newest first
+    found = [snapshot["epoch"] for snapshot in archive["snapshots"]]  # newest first
     return bool(found) and found[0] == 120 == archive["spans"][-1]["last"]
 
 
 def check_tables(kafka: str, delta: Path, cluster: str, log: Sequence[bytes]) -> None:
-    """All is there up to epoch 60 and from the snapshot of 120 on; what was between is said to be unknown."""
+    """Check that the tables have epochs up to 60 and from the snapshot of 120, and a gap between them."""
     expected = images(tuple(log))
     rows = read_table(delta, "events", cluster)
     epochs = sorted(row["epoch"] for row in rows if row["row_kind"] == "epoch")
@@ -144,7 +144,7 @@ def check_tables(kafka: str, delta: Path, cluster: str, log: Sequence[bytes]) ->
     assert_topic(kafka, cluster, expected[-1])
 
 
-async def test_a_log_that_is_recovered_in_a_topic_made_anew_is_gone_on_with_while_the_job_runs(
+async def test_running_job_continues_a_log_recovered_in_a_recreated_topic(
     spark: SparkSession, kafka: str, topics: str, append: Append, folder: Path
 ) -> None:
     """The topic is deleted and recreated empty, as in `make drill`."""
@@ -167,7 +167,7 @@ async def test_a_log_that_is_recovered_in_a_topic_made_anew_is_gone_on_with_whil
         )
         await asyncio.to_thread(job.start)
         await asyncio.to_thread(wait_for, job, reached(job, **{topics: log}), "all epochs")
-        await asyncio.to_thread(make_anew, kafka, topics)
+        await asyncio.to_thread(recreate_topic, kafka, topics)
         await asyncio.to_thread(wait_for, job, lambda: topics in job.stopped, "the stop")
         assert "recover the log (stele recover)" in job.stopped[topics]
         await catch_up.until("/v1/archive", lambda a: a["trouble"], "the replica to notice it")
@@ -175,9 +175,7 @@ async def test_a_log_that_is_recovered_in_a_topic_made_anew_is_gone_on_with_whil
         with pytest.raises(ReadAgain, match="goes on with a snapshot"):
             await asyncio.to_thread(wait_for, job, lambda: False, "the snapshot")
         await asyncio.to_thread(job.stop)
-        for _ in range(
-            2
-        ):  # from the tables as they are, the second time by what the first has left
+        for _ in range(2):  # from the tables: the second time from those that the first run left
             job = make_job(spark, options, folder)
             await asyncio.to_thread(run_until, job, at(job, topics, 61), "the log that goes on")
             assert job.stopped == {}
@@ -201,7 +199,7 @@ def at(job: Job, cluster: str, epoch: int) -> Callable[[], bool]:
     return lambda: cluster in job.reached and job.reached[cluster].epoch == epoch
 
 
-def make_anew(kafka: str, cluster: str) -> None:
+def recreate_topic(kafka: str, cluster: str) -> None:
     topic, admin = flow_topic(cluster, "epochs"), AdminClient({"bootstrap.servers": kafka})
     admin.delete_topics([topic])[topic].result(20)
     wait_until(lambda: topic not in admin.list_topics(timeout=90).topics, "the deletion")
@@ -209,7 +207,7 @@ def make_anew(kafka: str, cluster: str) -> None:
 
 
 async def recover(catch_up: Service, last: Image) -> None:
-    """The replica ends then, as its supervisor expects."""
+    """The replica ends after the recovery, as its supervisor expects."""
     asked: dict[str, str | int] = {
         "epoch": last.epoch,
         "state_id": last.state_id.hex(),

@@ -1,4 +1,4 @@
-"""The same job on a real Spark cluster: a master and two workers, of which one is lost, and then the driver."""
+"""The job on a real Spark cluster with a master and two workers: a worker is lost, and then the driver."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ PAGE = "docs/reference/placements.md"
 
 
 def documented(title: str) -> str:
-    """Return the content that the page has an operator write into a file. Its first line names the file."""
+    """Return the content of a file on the page. Its first line names the file."""
     (block,) = [b for b in blocks(PAGE) if b.language == "text" and title in b.lines[0]]
     return "\n".join(block.lines)
 
 
 @contextmanager
 def daemon(folder: Path, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
-    """A process of Spark's own, and whatever it starts."""
+    """Yield a daemon of Spark. It is killed with its children at the end."""
     script = Path(pyspark.__file__).parent / "bin" / "spark-class"
     name = f"{arguments[0].rpartition('.')[2]}-{free_port()}"
     with (folder / f"{name}.log").open("wb") as log:
@@ -48,11 +48,11 @@ def daemon(folder: Path, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
     try:
         yield process
     finally:
-        lose(process)
+        kill_with_executors(process)
 
 
-def lose(process: subprocess.Popen[Any]) -> None:
-    """Kill it with its executors, as a machine that is lost."""
+def kill_with_executors(process: subprocess.Popen[Any]) -> None:
+    """Kill a worker with its executors, like the loss of a machine."""
     if process.poll() is None:
         children = below(process.pid)
         process.kill()
@@ -62,7 +62,7 @@ def lose(process: subprocess.Popen[Any]) -> None:
 
 @contextmanager
 def spark_cluster(folder: Path) -> Iterator[tuple[str, list[subprocess.Popen[bytes]]]]:
-    """The address of a master, and its two workers."""
+    """Yield the address of a master, and its two workers."""
     port, package, web = free_port(), "org.apache.spark.deploy", ("--webui-port", "0")
     with ExitStack() as stack:
         master = ("--host", HOST, "--port", str(port), *web)
@@ -83,7 +83,7 @@ def spark_cluster(folder: Path) -> Iterator[tuple[str, list[subprocess.Popen[byt
 
 @pytest.fixture
 def configured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Spark reads the settings of the page."""
+    """Write the settings of the page into a folder that Spark reads."""
     configuration = tmp_path / "conf"
     configuration.mkdir()
     (configuration / "spark-defaults.conf").write_text(documented("a master of Spark's own"))
@@ -91,7 +91,7 @@ def configured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("configured")
-def test_the_job_runs_on_a_master_with_two_workers_and_survives_the_loss_of_one_and_of_the_driver(
+def test_job_on_a_spark_cluster_survives_the_loss_of_worker_and_driver(
     kafka: str,
     topics: str,
     append: Append,
@@ -107,11 +107,11 @@ def test_the_job_runs_on_a_master_with_two_workers_and_survives_the_loss_of_one_
         monkeypatch.setenv("STELE_SPARK_MASTER", address)
         process, url = stack.enter_context(running(kafka, topics, folder))
         reach(url, images(log[:half])[-1].epoch)
-        shared_among(workers)
-        lose(workers[0])
+        wait_for_executors(workers)
+        kill_with_executors(workers[0])
         append(topics, log[half:most])
         reach(url, images(log[:most])[-1].epoch)
-        lose(process)
+        kill_with_executors(process)
         append(topics, log[most:])
         _, url = stack.enter_context(running(kafka, topics, folder))
         reach(url, images(log)[-1].epoch)
@@ -119,7 +119,7 @@ def test_the_job_runs_on_a_master_with_two_workers_and_survives_the_loss_of_one_
 
 
 def submitted(folder: Path, address: str) -> list[str]:
-    """The command line of the page."""
+    """Return the command line of the page."""
     script = folder / "stele_job.py"
     script.write_text(documented("# stele_job.py"))
     jars = ",".join(str(jar) for jar in jar_files(default_jars()))
@@ -128,7 +128,7 @@ def submitted(folder: Path, address: str) -> list[str]:
 
 
 @pytest.mark.usefixtures("configured")
-def test_the_job_runs_by_spark_submit_and_its_process_leaves_when_the_jvm_is_lost(
+def test_job_runs_with_spark_submit_and_ends_with_its_jvm(
     kafka: str,
     topics: str,
     append: Append,
@@ -147,8 +147,8 @@ def test_the_job_runs_by_spark_submit_and_its_process_leaves_when_the_jvm_is_los
         jvm, url = stack.enter_context(running(kafka, topics, folder, argv))
         reach(url, images(log[:half])[-1].epoch)
         (job,) = below(jvm.pid, lambda each: each.cmdline()[-1:] == argv[-1:])
-        shared_among(workers)
-        lose(workers[0])
+        wait_for_executors(workers)
+        kill_with_executors(workers[0])
         append(topics, log[half:most])
         reach(url, images(log[:most])[-1].epoch)
         jvm.kill()
@@ -159,8 +159,8 @@ def test_the_job_runs_by_spark_submit_and_its_process_leaves_when_the_jvm_is_los
         assert_materialized(kafka, folder / "delta", topics, log)
 
 
-def shared_among(workers: list[subprocess.Popen[bytes]]) -> None:
-    """Wait until each has an executor: one that was slow to register gets its after the first batch is done."""
+def wait_for_executors(workers: list[subprocess.Popen[bytes]]) -> None:
+    """Wait until each worker has an executor. A slow worker gets one after the first batch."""
     wait_until(
         lambda: all(below(worker.pid) for worker in workers), "an executor at each worker", READY_S
     )
@@ -171,12 +171,15 @@ def reach(url: str, epoch: int) -> None:
 
 
 @pytest.mark.parametrize("where", ["a master of Spark's own", "Kubernetes", "YARN"])
-def test_each_setting_of_the_page_is_one_of_sparks_own_and_has_a_value_that_it_takes(
+def test_each_spark_setting_of_the_page_exists_and_has_a_valid_value(
     spark: SparkSession, where: str
 ) -> None:
     jvm = spark.sparkContext._jvm
     assert jvm is not None
-    for holder in ("deploy.k8s.Config$", "deploy.yarn.config.package$"):  # which register theirs
+    for holder in (
+        "deploy.k8s.Config$",
+        "deploy.yarn.config.package$",
+    ):  # these classes register their settings
         jvm.java.lang.Class.forName(f"org.apache.spark.{holder}")
     entries = jvm.org.apache.spark.internal.config.ConfigEntry
     settings = [line.split() for line in documented(where).splitlines() if line[0] != "#"]

@@ -1,4 +1,4 @@
-"""The SQL server as a dashboard meets it: Hive's JDBC driver in Spark's own client, on real tables."""
+"""The SQL server as seen by a dashboard: Hive's JDBC driver in Spark's client, on real tables."""
 
 from __future__ import annotations
 
@@ -36,18 +36,18 @@ PROMPT = re.compile(r"^0: jdbc:hive2:\S+> ", re.MULTILINE)
 
 
 class Server:
-    """The process, and the answers to its clients."""
+    """The server process, and the answers to its clients."""
 
     def __init__(self, process: subprocess.Popen[str], http: str, port: int) -> None:
         self.process, self._http, self._port = process, http, port
 
     def reason(self) -> str:
-        """Why it is not well; empty when it is."""
+        """Return why the server is unhealthy, or an empty text."""
         found = httpx.get(f"{self._http}/healthz", timeout=90, verify=PLAIN_HTTP).json()
         return str(found["reason"])
 
     def ask(self, sql: str) -> list[dict[str, str]]:
-        """The rows of an answer. Raises CalledProcessError, whose ``stderr`` says what the server refused."""
+        """Return the rows of an answer. Raises CalledProcessError with the server's error in ``stderr``."""
         beeline = Path(pyspark.__file__).parent / "bin" / "beeline"
         url = f"jdbc:hive2://127.0.0.1:{self._port}/"
         argv = [str(beeline), "-u", url, "-n", "ada", "--silent=true", "--outputformat=csv2"]
@@ -80,7 +80,7 @@ def serving(folder: Path, log_file: Path) -> Iterator[Server]:
 @pytest.mark.spark
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_a_jdbc_client_reads_tables_and_views_as_they_are_now_and_cannot_write_to_them(
+def test_jdbc_client_reads_current_tables_and_cannot_write(
     tmp_path: Path,
 ) -> None:
     folder = tmp_path / "delta"
@@ -117,6 +117,6 @@ def texts(folder: Path, sql: str) -> list[dict[str, str]]:
     return [{k: str(v) for k, v in row.items()} for row in run(str(folder), sql).to_pylist()]
 
 
-def test_tables_in_s3_have_the_name_of_hadoops_connector(tmp_path: Path) -> None:
+def test_tables_in_s3_have_the_scheme_of_the_hadoop_connector(tmp_path: Path) -> None:
     assert path_of(TableStore("s3://bucket/tables"), "nodes") == "s3a://bucket/tables/nodes"
     assert path_of(TableStore(tmp_path / "a`b"), "nodes") == f"{tmp_path}/a``b/nodes"

@@ -1,4 +1,4 @@
-"""Where tables may lie: a folder, or a bucket of an object store, on which two jobs may write at once too."""
+"""Tables in a folder or in a bucket of an object store, also with two jobs that write concurrently."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def answers(url: str) -> bool:
         return False
 
 
-def test_two_processes_write_each_commit_once_and_both_know_what_the_other_wrote(
+def test_two_processes_write_each_commit_once_and_see_each_other(
     address: str,
 ) -> None:
     store, log = TableStore(address), random_log(1)
@@ -104,7 +104,7 @@ def test_two_processes_write_each_commit_once_and_both_know_what_the_other_wrote
     assert [epoch.epoch for epoch in Events(store).epochs_of("c")] == [*range(1, last.epoch + 1)]
 
 
-def test_a_commit_that_was_made_though_it_seemed_to_fail_is_not_made_twice(
+def test_commit_that_seemed_to_fail_is_not_repeated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mine, log = Events(TableStore(tmp_path)), random_log(1)
@@ -122,7 +122,7 @@ def test_a_commit_that_was_made_though_it_seemed_to_fail_is_not_made_twice(
     assert rows_of(mine.heads, arrow(log)).num_rows == 0
 
 
-def test_upkeep_between_two_commits_does_not_make_a_batch_judge_again(tmp_path: Path) -> None:
+def test_upkeep_between_commits_does_not_repeat_a_batch(tmp_path: Path) -> None:
     store, log = TableStore(tmp_path), random_log(1)
     mine = Events(store)
     Derived(store)
@@ -133,7 +133,7 @@ def test_upkeep_between_two_commits_does_not_make_a_batch_judge_again(tmp_path: 
     assert len(read_table(store.uri(""), EVENTS, "c")) == Events(store)._table.count()
 
 
-def test_upkeep_joins_files_in_a_process_of_its_own_and_a_failure_ends_nothing(
+def test_upkeep_compacts_files_in_a_separate_process(
     address: str,
 ) -> None:
     store, log = TableStore(address), random_log(1)
@@ -152,7 +152,7 @@ def test_upkeep_joins_files_in_a_process_of_its_own_and_a_failure_ends_nothing(
     wait_until(lambda: not nowhere.running(), "the failure", START_S)
 
 
-def test_upkeep_removes_what_is_no_part_of_a_table_whoever_left_it_and_nothing_that_is_young(
+def test_upkeep_removes_old_unreferenced_files_and_keeps_young_ones(
     tmp_path: Path,
 ) -> None:
     store, folder = TableStore(tmp_path), tmp_path / "placements"
@@ -170,14 +170,14 @@ def test_upkeep_removes_what_is_no_part_of_a_table_whoever_left_it_and_nothing_t
     upkeep(store, removes=False)
     assert {*data_files(folder)} >= {*went, *left}
     upkeep(store)
-    assert {*data_files(folder)} >= {*went, left[1]}  # a reader may still be at them
+    assert {*data_files(folder)} >= {*went, left[1]}  # readers may still use them
     assert not left[0].exists()
 
 
-def test_upkeep_removes_files_of_which_deltas_log_does_not_tell_any_more(
+def test_upkeep_removes_files_that_left_the_delta_log(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As with commits each second: checkpoints come before the upkeep, and leave out what went a week ago."""
+    """With frequent commits, checkpoints precede the upkeep and omit files removed a week ago."""
     monkeypatch.setitem(CONFIGURATION, "delta.deletedFileRetentionDuration", "interval 0 seconds")
     monkeypatch.setitem(CONFIGURATION, "delta.checkpointInterval", "2")
     store = TableStore(tmp_path)
@@ -195,7 +195,7 @@ def test_upkeep_removes_files_of_which_deltas_log_does_not_tell_any_more(
 
 
 @pytest.mark.parametrize("made_by", ["this build", "an earlier build"])
-def test_changes_of_the_last_days_are_read_by_the_change_feed(
+def test_change_feed_has_the_changes_of_the_last_days(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, made_by: str
 ) -> None:
     store = TableStore(tmp_path)
@@ -209,7 +209,7 @@ def test_changes_of_the_last_days_are_read_by_the_change_feed(
     derived = Derived(store)
     derived.write_current({"a": rows(1)}, {"a": 1})
     first = store.table(CURRENT).version()
-    for epoch in range(2, 8):  # the log is cut at a checkpoint that is old enough
+    for epoch in range(2, 8):  # the Delta log is cut at an old enough checkpoint
         derived.write_current({"a": rows(epoch)}, {"a": epoch})
     at_s = time.time() - 6 * 24 * 3600
     for file in (tmp_path / CURRENT / "_delta_log").iterdir():
@@ -220,7 +220,7 @@ def test_changes_of_the_last_days_are_read_by_the_change_feed(
     assert first in pa.table(changes.read_all())["_commit_version"].to_pylist()
 
 
-def test_a_table_of_an_earlier_build_gets_the_present_names_and_takes_rows(tmp_path: Path) -> None:
+def test_table_of_an_earlier_build_gets_renamed_columns(tmp_path: Path) -> None:
     store = TableStore(tmp_path)
     names = {"reason": "request_reason"}
     earlier = pa.schema([f.with_name(names.get(f.name, f.name)) for f in SCHEMAS[STREAMS]])
@@ -241,7 +241,7 @@ def data_files(folder: Path) -> list[Path]:
     return [file for file in folder.rglob("*.parquet") if "_delta_log" not in file.parts]
 
 
-def test_the_job_has_files_removed_at_first_and_then_once_an_hour(
+def test_job_vacuums_at_start_and_then_once_an_hour(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     started: list[bool] = []
@@ -250,13 +250,15 @@ def test_the_job_has_files_removed_at_first_and_then_once_an_hour(
         lambda argv, **_: started.append(JOIN_ONLY not in argv),
     )
     times = iter([0.0, 0.0, 0.0, 600.0, VACUUM_S - 1, VACUUM_S, VACUUM_S, VACUUM_S + 600])
-    beside = Upkeep(str(tmp_path), lambda: next(times))  # one look more for each that removes
+    beside = Upkeep(
+        str(tmp_path), lambda: next(times)
+    )  # one more read of the clock for each that vacuums
     for _ in range(5):
         beside.start()
     assert started == [True, False, False, True, False]
 
 
-def test_derived_tables_lie_there_too(address: str) -> None:
+def test_derived_tables_are_stored_at_the_address(address: str) -> None:
     tables = Derived(TableStore(address))
     tables.write_past({"a": []}, {"a": 2})
     tables.write_current({"a": rows(2)}, {"a": 2})
@@ -265,7 +267,7 @@ def test_derived_tables_lie_there_too(address: str) -> None:
     assert len(current_placements(address, "a")["dc1:3"]) == 3
 
 
-def test_a_table_that_is_made_anew_is_not_gone_on_with(tmp_path: Path) -> None:
+def test_recreated_table_is_not_continued(tmp_path: Path) -> None:
     mine = Events(TableStore(tmp_path / "delta"))
     (tmp_path / "delta").rename(tmp_path / "away")
     with pytest.raises(TableLost, match="no Delta table at"):
@@ -284,12 +286,12 @@ def test_a_table_that_is_made_anew_is_not_gone_on_with(tmp_path: Path) -> None:
         ("file://host/a", "another machine"),
     ],
 )
-def test_an_address_that_is_none_says_how_it_is_written(address: str, text: str) -> None:
+def test_invalid_table_address_shows_the_expected_form(address: str, text: str) -> None:
     with pytest.raises(ValueError, match=f"{text}.*Write a path"):
         TableStore(address)
 
 
-def test_a_log_that_goes_on_in_another_topic_is_known_to_every_process_though_offsets_go_back(
+def test_log_that_continues_in_another_topic_is_known_to_all_processes(
     tmp_path: Path,
 ) -> None:
     store, log = TableStore(tmp_path), random_log(1)

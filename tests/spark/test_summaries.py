@@ -1,4 +1,4 @@
-"""The tables of what is true now: their rows are the image's, and what a table keeps is not lost."""
+"""Summary tables: their rows equal the image, and rows that a table keeps are not lost."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def rows(name: str, image: Image, cluster: str = "c") -> list[Row]:
     return rows_of(SUMMARIES[name], cluster, image)
 
 
-def test_nodes_keyspaces_and_the_cluster_are_the_images() -> None:
+def test_nodes_keyspaces_and_cluster_rows_equal_the_image() -> None:
     image = image_of_three()
     nodes = {row["node_id"]: row for row in rows("nodes", image)}
     assert {name: (row["dc"], row["rack"], row["node_state"]) for name, row in nodes.items()} == {
@@ -61,7 +61,7 @@ def test_nodes_keyspaces_and_the_cluster_are_the_images() -> None:
     assert cluster["topology_version"] == image.topology.version > 1
 
 
-def test_the_shares_of_the_ring_make_up_the_replication_factor() -> None:
+def test_ring_shares_sum_to_the_replication_factor() -> None:
     shares: dict[tuple[str, str], float] = {}
     for row in rows("ownership", image_of_three()):
         key = row["placement"], row["replica_role"]
@@ -69,7 +69,7 @@ def test_the_shares_of_the_ring_make_up_the_replication_factor() -> None:
     assert shares == {("dc1:3", "read"): pytest.approx(3), ("dc1:3", "write"): pytest.approx(3)}
 
 
-def test_a_request_says_how_long_it_waited_and_ran() -> None:
+def test_request_row_has_wait_and_run_times() -> None:
     history, driver = three_nodes()
     history.apply(join(4, "r3"))
     driver.run()
@@ -96,7 +96,7 @@ def test_a_request_says_how_long_it_waited_and_ran() -> None:
 
 
 @pytest.mark.parametrize("at_ms", [2**63 - 1, -(2**63)])
-def test_a_request_at_a_time_that_is_no_date_holds_nobody_up(at_ms: int, tmp_path: Path) -> None:
+def test_extreme_request_times_are_clamped_to_valid_dates(at_ms: int, tmp_path: Path) -> None:
     image = image_of_three()
     (known, *_) = image.requests.requests.values()
     odd = msgspec.structs.replace(known, submitted_at_ms=at_ms, finished_at_ms=at_ms)
@@ -114,7 +114,7 @@ def leaves(image: Image) -> list[Row]:
 
 
 @pytest.mark.parametrize("name", SUMMARIES)
-def test_every_column_is_filled_and_none_is_a_word_of_sql(name: str) -> None:
+def test_every_column_is_filled_and_no_name_is_an_sql_keyword(name: str) -> None:
     schema = SUMMARIES[name].schema
     assert SQL_WORDS.isdisjoint(schema.names)
     for image in (image_of_three(), images(random_log(1))[30]):
@@ -127,7 +127,7 @@ def written(folder: Path, name: str, cluster: str = "c") -> Mapping[str, Row]:
     return {row[key]: row for row in read_table(folder, name, cluster)}
 
 
-def test_rows_are_replaced_by_newer_epochs_alone_and_commits_name_their_epochs(
+def test_rows_are_replaced_only_by_newer_epochs(
     tmp_path: Path,
 ) -> None:
     history, driver = three_nodes()
@@ -151,7 +151,7 @@ def test_rows_are_replaced_by_newer_epochs_alone_and_commits_name_their_epochs(
     assert changes.num_rows > 0
 
 
-def test_balance_has_a_row_whenever_nodes_or_ranges_changed_and_counts_nodes_that_have_nothing(
+def test_balance_has_a_row_for_each_change_and_counts_empty_nodes(
     tmp_path: Path,
 ) -> None:
     history, _ = three_nodes()
@@ -177,7 +177,7 @@ def test_balance_has_a_row_whenever_nodes_or_ranges_changed_and_counts_nodes_tha
     assert [*summaries.rows("c", msgspec.structs.replace(history.image, ring=nobody))] == []
 
 
-def test_requests_that_the_log_has_forgotten_stay_in_their_table(tmp_path: Path) -> None:
+def test_forgotten_requests_stay_in_the_table(tmp_path: Path) -> None:
     image = image_of_three()
     tables = Derived(TableStore(tmp_path))
     tables.write_summaries({"c": image})
@@ -189,10 +189,10 @@ def test_requests_that_the_log_has_forgotten_stay_in_their_table(tmp_path: Path)
     assert written(tmp_path, "requests") == known
 
 
-def test_requests_that_end_and_leave_between_two_writes_have_the_rows_of_a_replay(
+def test_requests_that_end_between_two_writes_have_exact_rows(
     tmp_path: Path,
 ) -> None:
-    """The balancer's moves leave the state in the epoch in which they end. Few images were written of any."""
+    """Moves of the balancer leave the state in the epoch in which they end. Only few images are written."""
     log, tables = random_log(1), Derived(TableStore(tmp_path))
     image, ended = EMPTY_FOR_FOLLOWERS, list[Ended]()
     epochs = winners(log)
@@ -216,7 +216,7 @@ def test_requests_that_end_and_leave_between_two_writes_have_the_rows_of_a_repla
     assert {(BALANCER, "done"), (BALANCER, "cancelled")} <= statuses
 
 
-def test_a_request_whose_end_the_tables_never_see_is_not_shown_as_running(tmp_path: Path) -> None:
+def test_request_with_an_unseen_end_has_status_unknown(tmp_path: Path) -> None:
     history, _ = three_nodes()
     history.apply(join(4))
     tables = Derived(TableStore(tmp_path))
@@ -231,7 +231,7 @@ def test_a_request_whose_end_the_tables_never_see_is_not_shown_as_running(tmp_pa
     assert [*changed.values()] == ["unknown"]
 
 
-def test_a_table_whose_part_of_the_image_did_not_change_is_not_written_again(
+def test_table_of_an_unchanged_section_is_not_rewritten(
     tmp_path: Path,
 ) -> None:
     history, _ = three_nodes()

@@ -25,16 +25,16 @@ def heads_of(known: TableHeads, store: TableStore, table: str = "placements") ->
 
 
 def told(store: TableStore, table: str = "placements") -> dict[str, int]:
-    """As Delta itself has them."""
+    """Return the heads as Delta stores them."""
     opened = existing_table(store, table)
     return {name: opened.transaction_version(head_of_cluster(name)) or 0 for name in NAMES}
 
 
-def test_heads_are_the_tables_after_any_commits_of_this_process_and_of_others(
+def test_cached_heads_equal_the_table_after_any_commits(
     tmp_path: Path,
 ) -> None:
     chance, store = random.Random(5), TableStore(tmp_path)
-    open_table(store, EVENTS)  # which the upkeep wants to see
+    open_table(store, EVENTS)  # the upkeep needs this table
     mine, other = Derived(store), Derived(store)
     for epoch in range(1, 61):
         who = chance.choice((mine, mine, other))
@@ -48,7 +48,7 @@ def test_heads_are_the_tables_after_any_commits_of_this_process_and_of_others(
     assert heads_of(mine._heads, store) == told(store)
 
 
-def test_what_is_remembered_is_not_asked_for_again_not_even_behind_the_upkeep(
+def test_cached_heads_are_not_read_again_after_upkeep(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store, image = TableStore(tmp_path), image_of_three()
@@ -71,7 +71,7 @@ def test_what_is_remembered_is_not_asked_for_again_not_even_behind_the_upkeep(
     assert told(store) == dict.fromkeys(NAMES, 2)
 
 
-def test_a_table_that_was_made_anew_or_changed_much_by_others_is_asked_again(
+def test_heads_of_a_recreated_or_much_changed_table_are_read_again(
     tmp_path: Path,
 ) -> None:
     store = TableStore(tmp_path)

@@ -1,4 +1,4 @@
-"""The compacted topic when several processes write it: the newest one fences all others."""
+"""The compacted topic with several writers: the newest one fences all others."""
 
 from __future__ import annotations
 
@@ -53,9 +53,7 @@ def ranges(kafka: str, cluster: str, epoch: int) -> tuple[int, dict[str, list[Ra
     return view.marker.epoch, found
 
 
-def test_a_row_that_is_gone_leaves_the_topic_and_the_marker_is_the_epoch(
-    kafka: str, topics: str
-) -> None:
+def test_removed_row_gets_a_tombstone_and_the_marker_is_the_epoch(kafka: str, topics: str) -> None:
     writer = TopicWriter(Brokers(kafka), topics, PLACEMENTS)
     assert writer.publish(marker(1), {"p": TWO}, BOTH)
     assert ranges(kafka, topics, 1) == (1, {"p": [LOW, HIGH]})
@@ -66,9 +64,7 @@ def test_a_row_that_is_gone_leaves_the_topic_and_the_marker_is_the_epoch(
     assert ranges(kafka, topics, 2) == (2, {"p": [WHOLE]})
 
 
-def test_an_older_writer_cannot_put_its_rows_after_a_newer_ones_marker(
-    kafka: str, topics: str
-) -> None:
+def test_older_writer_cannot_write_after_the_marker_of_a_newer_one(kafka: str, topics: str) -> None:
     slow = TopicWriter(Brokers(kafka), topics, PLACEMENTS)
     slow.publish(marker(1), {"p": TWO}, BOTH)
     with pytest.raises(WriterFenced), slow._transaction():
@@ -87,25 +83,23 @@ def test_an_older_writer_cannot_put_its_rows_after_a_newer_ones_marker(
     assert ranges(kafka, topics, 5) == (5, {"p": [WHOLE]})
 
 
-def test_a_writer_is_told_of_the_fence_in_the_midst_of_its_rows_too(
-    kafka: str, topics: str
-) -> None:
+def test_writer_is_fenced_in_the_middle_of_its_rows(kafka: str, topics: str) -> None:
     slow = TopicWriter(Brokers(kafka), topics, PLACEMENTS)
     TopicWriter(Brokers(kafka), topics, PLACEMENTS)
     starts = range(3 * POLL_EVERY)
     rows = {
         start: CurrentRow(RangeReplicas(start, start + 1, ("n1",), ("n1",)), 1) for start in starts
     }
-    with pytest.raises(WriterFenced):  # of the first thousand, which are flushed before the others
+    with pytest.raises(
+        WriterFenced
+    ):  # by the first thousand rows, which are flushed before the others
         slow.publish(marker(1), {"p": rows}, {("p", start) for start in starts})
 
 
-def test_two_writers_that_take_turns_leave_the_newest_rows(kafka: str, topics: str) -> None:
+def test_alternating_writers_leave_the_newest_rows(kafka: str, topics: str) -> None:
     rows: HeldRows = {}
     for epoch in range(1, 9):
-        writer = TopicWriter(
-            Brokers(kafka), topics, PLACEMENTS
-        )  # opening is what a writer does that was fenced
+        writer = TopicWriter(Brokers(kafka), topics, PLACEMENTS)  # a fenced writer opens again
         low = CurrentRow(RangeReplicas(MIN_TOKEN, 7, (f"n{epoch}",), (f"n{epoch}",)), epoch)
         rows = {MIN_TOKEN: low, 7: CurrentRow(HIGH, 1)}
         assert writer.publish(marker(epoch), {"p": rows}, {("p", MIN_TOKEN)})
@@ -113,9 +107,7 @@ def test_two_writers_that_take_turns_leave_the_newest_rows(kafka: str, topics: s
     assert ranges(kafka, topics, 8) == (8, {"p": [rows[MIN_TOKEN].row, HIGH]})
 
 
-def test_a_topic_that_lost_rows_is_repaired_by_the_first_publication(
-    kafka: str, topics: str
-) -> None:
+def test_first_publication_repairs_a_topic_that_lost_rows(kafka: str, topics: str) -> None:
     writer = TopicWriter(Brokers(kafka), topics, PLACEMENTS)
     writer.publish(marker(3), {"q": TWO}, set())
     again = TopicWriter(Brokers(kafka), topics, PLACEMENTS)
@@ -123,9 +115,7 @@ def test_a_topic_that_lost_rows_is_repaired_by_the_first_publication(
     assert ranges(kafka, topics, 3) == (3, {"p": [LOW, HIGH]})
 
 
-def test_what_an_earlier_build_wrote_as_json_is_replaced_by_the_first_publication(
-    kafka: str, topics: str
-) -> None:
+def test_first_publication_replaces_json_rows_of_an_earlier_build(kafka: str, topics: str) -> None:
     old = Producer({"bootstrap.servers": kafka})
     for key in (f"p/{MIN_TOKEN}", "gone/3"):
         old.produce(f"stele.{topics}.placements", b'{"epoch": 1}', f"{topics}/{key}", partition=0)
@@ -152,9 +142,7 @@ def test_what_an_earlier_build_wrote_as_json_is_replaced_by_the_first_publicatio
         b"{c}/p/\xd9\xa7",
     ],
 )
-def test_a_record_under_a_key_that_no_writer_sends_is_nobodys_row_and_stops_nobody(
-    kafka: str, topics: str, key: bytes
-) -> None:
+def test_records_with_foreign_keys_are_ignored(kafka: str, topics: str, key: bytes) -> None:
     writer = TopicWriter(Brokers(kafka), topics, PLACEMENTS)
     assert writer.publish(marker(1), {"p": TWO}, BOTH)
     other = Producer({"bootstrap.servers": kafka})
@@ -169,7 +157,7 @@ def test_a_record_under_a_key_that_no_writer_sends_is_nobodys_row_and_stops_nobo
     assert ranges(kafka, topics, 2) == (2, {"p": [WHOLE]})
 
 
-def test_a_topic_that_was_cleared_takes_a_lower_epoch(kafka: str, topics: str) -> None:
+def test_cleared_topic_accepts_a_lower_epoch(kafka: str, topics: str) -> None:
     TopicWriter(Brokers(kafka), topics, PLACEMENTS).publish(marker(9), {"p": TWO, "q": TWO}, set())
     assert TopicWriter(Brokers(kafka), topics, PLACEMENTS).clear() == 4
     assert ranges(kafka, topics, 0) == (0, {})
@@ -180,7 +168,7 @@ def test_a_topic_that_was_cleared_takes_a_lower_epoch(kafka: str, topics: str) -
 
 
 class Registry:
-    """Answers of a schema registry to readers: schemas by their ids."""
+    """A schema registry that returns schemas by id."""
 
     def __init__(self) -> None:
         files = (schema_folder() / name for name in ("placementrow.avsc", "placementsmarker.avsc"))
@@ -218,13 +206,13 @@ class Registry:
 
 
 def framed_records(kafka: str, cluster: str) -> dict[str, bytes]:
-    """The newest value of each key that is framed."""
+    """Return the newest framed value of each key."""
     records = read_topic(Brokers(kafka), f"stele.{cluster}.placements")
     return {key: value for key, value in records if value is not None and value[0] == 0}
 
 
 def read_with(url: str, value: bytes) -> dict[str, Any]:
-    """As a stock deserializer reads: by the id in the record and its schema, with nothing of ours."""
+    """Decode the value by the schema id in the record, as a stock deserializer does, without code of Stele."""
     magic, number = struct.unpack(">bI", value[:5])
     assert magic == 0
     schema = httpx.get(f"{url}/schemas/ids/{number}", timeout=90).json()["schema"]
@@ -235,9 +223,7 @@ def read_with(url: str, value: bytes) -> dict[str, Any]:
     return record
 
 
-def test_a_reader_with_a_registry_reads_rows_and_marker_and_the_form_can_be_switched(
-    kafka: str, topics: str
-) -> None:
+def test_reader_with_a_schema_registry_decodes_rows_and_marker(kafka: str, topics: str) -> None:
     registry = Registry()
     framing = framing_of(registry.ids)
     TopicWriter(Brokers(kafka), topics, PLACEMENTS).publish(marker(1), {"p": TWO}, BOTH)
@@ -257,12 +243,12 @@ def test_a_reader_with_a_registry_reads_rows_and_marker_and_the_form_can_be_swit
 
     again = TopicWriter(
         Brokers(kafka), topics, PLACEMENTS
-    )  # back to single-object encoding: all is sent again
+    )  # back to single-object encoding: all rows are sent again
     assert again.publish(marker(1), {"p": TWO}, BOTH)
     assert ranges(kafka, topics, 1) == (1, {"p": [LOW, HIGH]})
 
 
-def test_ids_are_told_for_all_that_is_written() -> None:
+def test_framing_needs_a_schema_id_for_each_written_schema() -> None:
     row = load_schemas().headers["PlacementRow"][2:].hex()
     with pytest.raises(ValueError, match="no id is known of PlacementsMarker"):
         framing_of(f"7={row}")

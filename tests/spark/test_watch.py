@@ -1,4 +1,4 @@
-"""The watch over the topics of all clusters."""
+"""The watch of the topics of all clusters."""
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException
@@ -7,7 +7,7 @@ from stele.log.brokers import Brokers
 from stele.placements.watch import TopicState, TopicWatch
 
 
-def test_a_topic_that_is_deleted_while_it_is_looked_at_does_not_end_the_job(
+def test_topic_deleted_during_a_look_does_not_end_the_job(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     watch = TopicWatch(Brokers("127.0.0.1:1"), "demo")
