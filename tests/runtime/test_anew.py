@@ -41,7 +41,7 @@ class NoReplica:
         (LostWinnersError(3, "winners are gone"), False),
     ],
 )
-async def test_who_may_hold_what_is_left_stays_until_the_log_is_recovered(
+async def test_process_with_possibly_unique_epochs_stays_until_the_recovery(
     failure: LogError, ends: bool
 ) -> None:
     failed, ended = asyncio.Event(), list[bool]()
@@ -61,7 +61,7 @@ async def test_who_may_hold_what_is_left_stays_until_the_log_is_recovered(
 
 
 class Replica:
-    """Follows the recovered log once it is up."""
+    """A replica that follows the recovered log after some requests."""
 
     replicas = 1
 
@@ -74,10 +74,10 @@ class Replica:
         return [("", SimpleNamespace(incarnations=[before]))] if self.asked > 1 else []
 
 
-async def test_who_meets_a_recovery_before_it_has_read_the_log_waits_for_a_snapshot_of_it(
+async def test_process_that_read_nothing_waits_for_a_recovered_snapshot(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """It has just begun without one, and would do nothing but begin again."""
+    """The process started without a snapshot, and would restart again and again."""
     monkeypatch.setattr(starting, "LOOK_S", 0.001)
     failed, ended, replica = asyncio.Event(), list[int](), Replica()
     failed.set()
@@ -95,8 +95,8 @@ async def test_who_meets_a_recovery_before_it_has_read_the_log_waits_for_a_snaps
     assert ended == [2]
 
 
-async def test_who_knows_no_replica_that_could_tell_begins_again() -> None:
-    """Its next start may find a recreated topic."""
+async def test_process_without_catch_up_replicas_restarts() -> None:
+    """The next start may find a recreated topic."""
     failed, ended = asyncio.Event(), list[bool]()
     failed.set()
     await asyncio.wait_for(

@@ -1,4 +1,4 @@
-"""An announcement keeps its id until its outcome is known, and is repeated where the log differs."""
+"""An announcement keeps its id until its outcome is service_log, and is repeated where the log differs."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ from tests.domain.history import three_nodes
 from tests.services.world import until
 
 
-class Asked:
-    """Requests, and their answers: the next of ``answers``, the last one repeatedly."""
+class RecordedAnnouncements:
+    """Records announcements. Each gets the next of ``answers``, and the last answer is repeated."""
 
     def __init__(self, *answers: Exception | int | None) -> None:
         self.ids: list[str] = []
@@ -58,11 +58,11 @@ async def settings() -> AsyncIterator[ServiceSettings]:
     yield ServiceSettings(cluster="demo", instance_id="c-1")
 
 
-async def asked(
+async def announced_ids(
     monkeypatch: pytest.MonkeyPatch,
     image: Image,
     settings: ServiceSettings,
-    answers: Asked,
+    answers: RecordedAnnouncements,
     count: int,
 ) -> list[str]:
     monkeypatch.setattr(module, "announce", answers.announce)
@@ -71,43 +71,45 @@ async def asked(
     return answers.ids[:count]
 
 
-async def test_no_answer_is_asked_for_again_under_the_same_id(
+async def test_unanswered_announcement_is_retried_with_the_same_id(
     monkeypatch: pytest.MonkeyPatch, image: Image, settings: ServiceSettings
 ) -> None:
-    answers = Asked(TimeoutError("no answer"), OSError("too many files"))
-    ids = await asked(monkeypatch, image, settings, answers, 5)
+    answers = RecordedAnnouncements(TimeoutError("no answer"), OSError("too many files"))
+    ids = await announced_ids(monkeypatch, image, settings, answers, 5)
     assert len({*ids}) == 1
 
 
-async def test_a_process_whose_clock_is_ahead_announces_itself_under_an_id_of_the_logs_time(
+async def test_announcement_id_has_the_time_of_the_log_if_the_clock_is_ahead(
     monkeypatch: pytest.MonkeyPatch, image: Image, settings: ServiceSettings
 ) -> None:
-    (asked_id,) = await asked(monkeypatch, image, settings, Asked(None), 1)
+    (asked_id,) = await announced_ids(monkeypatch, image, settings, RecordedAnnouncements(None), 1)
     assert time_ms(asked_id) == state_time_ms(image.state_id)
 
 
-async def test_what_was_not_taken_or_refused_is_asked_for_under_another(
+async def test_refused_announcement_is_retried_with_a_new_id(
     monkeypatch: pytest.MonkeyPatch, image: Image, settings: ServiceSettings
 ) -> None:
     not_taken = NotTakenError("1", Rejection("request_id_expired", "too old", "send a new one"))
-    ids = await asked(monkeypatch, image, settings, Asked(not_taken, None), 5)
+    ids = await announced_ids(
+        monkeypatch, image, settings, RecordedAnnouncements(not_taken, None), 5
+    )
     assert len({*ids}) == 5
 
 
-async def test_an_announcement_after_one_that_was_too_old_is_behind_the_horizon(
+async def test_id_after_an_expired_announcement_is_later_than_the_horizon(
     monkeypatch: pytest.MonkeyPatch, image: Image, settings: ServiceSettings
 ) -> None:
     far_ms = 4_000_000_000_000
     too_old = Rejection("request_id_expired", "too old", details={"horizon_ms": str(far_ms)})
-    answers = Asked(NotTakenError("1", too_old), None)
-    _, second = await asked(monkeypatch, image, settings, answers, 2)
+    answers = RecordedAnnouncements(NotTakenError("1", too_old), None)
+    _, second = await announced_ids(monkeypatch, image, settings, answers, 2)
     assert time_ms(second) > far_ms
 
 
-async def test_an_id_behind_the_horizon_is_sent_before_that_moves_on(
+async def test_retry_after_a_moved_horizon_has_no_pause(
     monkeypatch: pytest.MonkeyPatch, image: Image, settings: ServiceSettings
 ) -> None:
-    """A log that remembers little has moved it again after a pause, and would never know the process."""
+    """A log with a short memory moves the horizon during a pause, and would never accept the announcement."""
     far_ms = 4_000_000_000_000
     too_old = [
         NotTakenError(
@@ -115,7 +117,7 @@ async def test_an_id_behind_the_horizon_is_sent_before_that_moves_on(
         )
         for ms in (far_ms, far_ms + 1_000)
     ]
-    answers = Asked(*too_old, image.epoch + 1)
+    answers = RecordedAnnouncements(*too_old, image.epoch + 1)
     monkeypatch.setattr(module, "announce", answers.announce)
     make = partial(announcement, own_service("coordinator", "c-1"))
     announcer = Announcer(make, settings.brokers, settings.cluster)
@@ -123,11 +125,11 @@ async def test_an_id_behind_the_horizon_is_sent_before_that_moves_on(
     assert [time_ms(each) for each in answers.ids[1:]] == [far_ms + 1, far_ms + 1_001]
 
 
-async def test_who_is_known_says_nothing_more(
+async def test_announced_process_does_not_announce_itself_again(
     monkeypatch: pytest.MonkeyPatch, image: Image, settings: ServiceSettings
 ) -> None:
-    answers = Asked(image.epoch + 1)
-    await asked(monkeypatch, image, settings, answers, 1)
+    answers = RecordedAnnouncements(image.epoch + 1)
+    await announced_ids(monkeypatch, image, settings, answers, 1)
     await asyncio.sleep(0.05)
     assert len(answers.ids) == 1
     assert own_service("coordinator", "c-1") == Service(
@@ -143,13 +145,13 @@ OWN = own_service("coordinator", "c-1")
 EARLIER = replace(OWN, release_version="earlier", supported_features=())
 
 
-class Known:
-    """The log, as far as ``coordinator/c-1`` goes: ``image`` is what the process reads of it."""
+class ServiceLog:
+    """The row of ``coordinator/c-1`` in the log. ``image`` is the state that the process reads."""
 
     def __init__(self, image: Image) -> None:
         self.image = image
 
-    def tells(self, row: Service | None) -> None:
+    def set_row(self, row: Service | None) -> None:
         rows = Map[str, Service]() if row is None else Map({row.service_id: row})
         self.image = replace(
             self.image, epoch=self.image.epoch + 1, services=ServicesImage(services=rows)
@@ -157,38 +159,38 @@ class Known:
 
 
 @pytest.fixture
-async def known(
+async def service_log(
     monkeypatch: pytest.MonkeyPatch, image: Image, settings: ServiceSettings
-) -> AsyncIterator[Known]:
-    """A process that runs, and has found itself in the log."""
+) -> AsyncIterator[ServiceLog]:
+    """Return the log of a running process that is announced in it."""
     monkeypatch.setattr(module, "growing_pauses", lambda: itertools.repeat(0.001))
-    known = Known(image)
-    known.tells(OWN)
-    yield known
+    service_log = ServiceLog(image)
+    service_log.set_row(OWN)
+    yield service_log
 
 
-async def test_a_process_whose_row_is_of_an_earlier_one_announces_itself_anew(
+async def test_process_replaces_the_late_announcement_of_an_earlier_one(
     monkeypatch: pytest.MonkeyPatch,
-    known: Known,
+    service_log: ServiceLog,
     settings: ServiceSettings,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """The announcement of the earlier one was decided late. Each wrong row has a separate id, which stays until
-    it is answered.
+    """The announcement of the earlier process was decided late. Each correction has a separate id, which is
+    retried until it is answered.
     """
-    answers = Asked(TimeoutError("no answer"), None)
+    answers = RecordedAnnouncements(TimeoutError("no answer"), None)
     monkeypatch.setattr(module, "announce", answers.announce)
-    async with announced("coordinator", settings, lambda: known.image, lambda: True):
+    async with announced("coordinator", settings, lambda: service_log.image, lambda: True):
         await asyncio.sleep(0.02)
         assert not answers.ids, "its row was right"
-        known.tells(EARLIER)
+        service_log.set_row(EARLIER)
         await until(partial(answers.has, 3), "three announcements")
-        known.tells(OWN)
+        service_log.set_row(OWN)
         await asyncio.sleep(0.02)
         before = len(answers.ids)
         await asyncio.sleep(0.02)
         assert len(answers.ids) == before, "its row is right again"
-        known.tells(EARLIER)
+        service_log.set_row(EARLIER)
         await until(lambda: len(answers.ids) > before, "another")
     first, again, refused = answers.ids[:3]
     assert first == again
@@ -199,51 +201,51 @@ async def test_a_process_whose_row_is_of_an_earlier_one_announces_itself_anew(
     assert "earlier" in said
 
 
-async def test_what_was_said_is_waited_for_before_it_is_said_again(
-    monkeypatch: pytest.MonkeyPatch, known: Known, settings: ServiceSettings
+async def test_announcement_is_repeated_only_after_the_first_was_read(
+    monkeypatch: pytest.MonkeyPatch, service_log: ServiceLog, settings: ServiceSettings
 ) -> None:
-    known.tells(EARLIER)
-    answers = Asked(known.image.epoch + 2)
+    service_log.set_row(EARLIER)
+    answers = RecordedAnnouncements(service_log.image.epoch + 2)
     monkeypatch.setattr(module, "announce", answers.announce)
-    async with announced("coordinator", settings, lambda: known.image, lambda: True):
+    async with announced("coordinator", settings, lambda: service_log.image, lambda: True):
         await until(lambda: answers.ids, "the announcement")
-        known.tells(EARLIER)
+        service_log.set_row(EARLIER)
         await asyncio.sleep(0.02)
         assert len(answers.ids) == 1
-        known.tells(EARLIER)
+        service_log.set_row(EARLIER)
         await until(partial(answers.has, 2), "the second, as that one was overtaken")
 
 
-async def test_two_processes_under_one_id_do_not_fill_the_log(
-    monkeypatch: pytest.MonkeyPatch, known: Known, settings: ServiceSettings
+async def test_two_processes_with_one_id_announce_with_growing_pauses(
+    monkeypatch: pytest.MonkeyPatch, service_log: ServiceLog, settings: ServiceSettings
 ) -> None:
-    """Pauses between what is said against the log grow, and a row that was right meanwhile changes nothing."""
+    """Pauses between corrections grow, also if the row was correct in between."""
     assert list(itertools.islice(growing_pauses(), 8)) == [1, 2, 4, 8, 16, 32, 60, 60]
     monkeypatch.setattr(module, "growing_pauses", lambda: iter([0.001, 0.001, 3600.0]))
-    answers = Asked(None)
+    answers = RecordedAnnouncements(None)
     monkeypatch.setattr(module, "announce", answers.announce)
-    async with announced("coordinator", settings, lambda: known.image, lambda: True):
+    async with announced("coordinator", settings, lambda: service_log.image, lambda: True):
         await asyncio.sleep(0.02)
         for count in (1, 2, 3):
-            known.tells(EARLIER)
-            await until(partial(answers.has, count), "what is said against it")
-            known.tells(OWN)
+            service_log.set_row(EARLIER)
+            await until(partial(answers.has, count), "the correction")
+            service_log.set_row(OWN)
             await asyncio.sleep(0.02)
-        known.tells(EARLIER)
+        service_log.set_row(EARLIER)
         await asyncio.sleep(0.05)
     assert len(answers.ids) == 3
 
 
-async def test_nothing_is_said_against_a_frozen_log_before_it_is_thawed(
-    monkeypatch: pytest.MonkeyPatch, known: Known, settings: ServiceSettings
+async def test_no_announcement_is_sent_while_the_log_is_frozen(
+    monkeypatch: pytest.MonkeyPatch, service_log: ServiceLog, settings: ServiceSettings
 ) -> None:
-    answers = Asked(None)
+    answers = RecordedAnnouncements(None)
     monkeypatch.setattr(module, "announce", answers.announce)
-    async with announced("coordinator", settings, lambda: known.image, lambda: True):
+    async with announced("coordinator", settings, lambda: service_log.image, lambda: True):
         await asyncio.sleep(0.02)
-        known.image = replace(known.image, commits=Commits(mode=CommitMode.FROZEN))
-        known.tells(EARLIER)
+        service_log.image = replace(service_log.image, commits=Commits(mode=CommitMode.FROZEN))
+        service_log.set_row(EARLIER)
         await asyncio.sleep(0.02)
         assert not answers.ids
-        known.image = replace(known.image, commits=Commits())
+        service_log.image = replace(service_log.image, commits=Commits())
         await until(lambda: answers.ids, "the announcement")

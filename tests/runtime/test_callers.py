@@ -46,7 +46,7 @@ class Clock:
         return self.now_s
 
     def look(self) -> None:
-        """A moment after which the file is looked at."""
+        """Advance the clock past the interval of checks of the file."""
         self.now_s += LOOK_S
 
 
@@ -62,13 +62,13 @@ def refused(callers: Callers, authorization: str) -> HttpError:
     return found.value
 
 
-def test_a_line_is_read_as_it_was_written() -> None:
+def test_written_line_is_parsed_again() -> None:
     found = read_callers(f"# those of us\n\n{line_of('ada', ADA)}  # on call\n")
     assert found[digest_of(ADA)].name == "ada"
     assert TOKEN_FORM.fullmatch(new_token())
 
 
-def test_without_a_list_a_caller_may_ask_for_all_but_what_services_do() -> None:
+def test_caller_without_a_list_may_send_all_but_internal_commands() -> None:
     ada = read_callers(line_of("ada", ADA) + "\n")[digest_of(ADA)]
     for what in ("create_keyspace", "remove", "restrict_commits", RECOVER):
         ada.check(what)
@@ -77,7 +77,7 @@ def test_without_a_list_a_caller_may_ask_for_all_but_what_services_do() -> None:
     assert (found.value.status, found.value.body.code) == (403, "not_allowed")
 
 
-def test_with_a_list_a_caller_may_ask_for_that_alone() -> None:
+def test_caller_with_a_list_may_send_only_those_commands() -> None:
     ci = read_callers(line_of("ci", CI, ("create_table", "claim_coordinator")) + "\n")[
         digest_of(CI)
     ]
@@ -113,7 +113,7 @@ def test_one_name_may_have_two_tokens() -> None:
         (f"a\x1b[2J {'a' * 64}", "line 1: .* is no name"),
     ],
 )
-def test_a_line_that_is_none_is_named(text: str, problem: str) -> None:
+def test_invalid_line_is_named(text: str, problem: str) -> None:
     with pytest.raises(ValueError, match=problem):
         read_callers(f"{text}\n")
 
@@ -129,7 +129,7 @@ def test_a_line_that_is_none_is_named(text: str, problem: str) -> None:
         "x SECRET y",
     ],
 )
-def test_a_token_in_a_line_that_is_none_is_told_to_nobody(
+def test_token_in_an_invalid_line_is_not_disclosed(
     line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     clock, token = Clock(), "a_token_that_somebody_took_for_its_hash"
@@ -143,7 +143,7 @@ def test_a_token_in_a_line_that_is_none_is_told_to_nobody(
     assert token[:12] not in error.body.message + logged
 
 
-def test_of_a_line_that_is_half_written_nobody_may_do_more() -> None:
+def test_partly_written_file_grants_nothing_more() -> None:
     whole = f"{line_of('ada', ADA)}\n{line_of('ci', CI, ('create_table', RECOVER))}\n"
     before = read_callers(whole)
     for length in range(len(whole)):
@@ -155,8 +155,8 @@ def test_of_a_line_that_is_half_written_nobody_may_do_more() -> None:
 
 
 @pytest.mark.parametrize("end", ["\r", "\v", "\f", "\x1c", "\x85", "\u2028"])
-def test_what_is_left_out_goes_on_to_the_end_of_its_line(end: str, tmp_path: Path) -> None:
-    """Whatever else some editor begins another line at."""
+def test_comment_extends_to_the_newline_only(end: str, tmp_path: Path) -> None:
+    """Other line separators of editors do not end the comment."""
     file = file_of(tmp_path, line_of("ada", ADA), f"# withdrawn:{end}{line_of('ci', CI)}")
     file.write_bytes(file.read_bytes().replace(b"\n", b"\r\n"))
     callers = Callers(file)
@@ -165,12 +165,12 @@ def test_what_is_left_out_goes_on_to_the_end_of_its_line(end: str, tmp_path: Pat
 
 
 @pytest.mark.parametrize("name", ["", "two words", "a#b", "a\nb"])
-def test_a_name_that_makes_no_line_is_refused(name: str) -> None:
+def test_invalid_caller_name_is_refused(name: str) -> None:
     with pytest.raises(ValueError, match="is no name"):
         line_of(name, ADA)
 
 
-def test_whose_token_it_is(tmp_path: Path) -> None:
+def test_token_identifies_its_caller(tmp_path: Path) -> None:
     callers = Callers(file_of(tmp_path, line_of("ada", ADA), line_of("ci", CI)))
     assert callers.who(f"Bearer {ADA}").name == "ada"
     assert callers.who(f"bearer  {CI} ").name == "ci"
@@ -190,7 +190,7 @@ def test_whose_token_it_is(tmp_path: Path) -> None:
         assert ADA not in error.body.message + error.body.hint
 
 
-def test_the_actor_is_whose_token_it_is() -> None:
+def test_actor_must_be_the_caller_of_the_token() -> None:
     ada = Caller("ada", frozenset())
     assert ada.actor("") == ada.actor("ada") == "ada"
     with pytest.raises(HttpError, match="given as 'bob'") as found:
@@ -198,7 +198,7 @@ def test_the_actor_is_whose_token_it_is() -> None:
     assert (found.value.status, found.value.body.code) == (403, "other_actor")
 
 
-def test_a_file_that_has_changed_counts(tmp_path: Path) -> None:
+def test_changed_file_is_read_again(tmp_path: Path) -> None:
     clock = Clock()
     callers = Callers(file_of(tmp_path, line_of("ada", ADA)), clock)
     file_of(tmp_path, line_of("ci", CI))
@@ -208,7 +208,7 @@ def test_a_file_that_has_changed_counts(tmp_path: Path) -> None:
     assert refused(callers, f"Bearer {ADA}").status == 401
 
 
-def test_a_file_of_the_same_size_in_its_place_counts(tmp_path: Path) -> None:
+def test_replaced_file_of_the_same_size_is_read_again(tmp_path: Path) -> None:
     clock = Clock()
     callers = Callers(file_of(tmp_path, line_of("ada", ADA)), clock)
     other = tmp_path / "other"
@@ -218,7 +218,7 @@ def test_a_file_of_the_same_size_in_its_place_counts(tmp_path: Path) -> None:
     assert callers.who(f"Bearer {CI}").name == "eve"
 
 
-def test_a_file_of_the_same_size_that_is_given_its_time_counts(tmp_path: Path) -> None:
+def test_rewritten_file_of_the_same_size_and_time_is_read_again(tmp_path: Path) -> None:
     clock = Clock()
     file = file_of(tmp_path, line_of("ada", ADA))
     os.utime(file, (1, 1))
@@ -229,7 +229,7 @@ def test_a_file_of_the_same_size_that_is_given_its_time_counts(tmp_path: Path) -
     assert callers.who(f"Bearer {CI}").name == "eve"
 
 
-def test_what_would_hold_everybody_up_is_not_read(tmp_path: Path) -> None:
+def test_too_large_or_special_file_is_not_read(tmp_path: Path) -> None:
     clock = Clock()
     file = file_of(tmp_path, line_of("ada", ADA))
     callers = Callers(file, clock)
@@ -243,9 +243,7 @@ def test_what_would_hold_everybody_up_is_not_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"ada nothing", b"", b"\xff\xfe", None])
-def test_a_file_that_cannot_be_read_lets_nobody_in_until_it_can(
-    tmp_path: Path, content: bytes | None
-) -> None:
+def test_unreadable_file_refuses_all_callers(tmp_path: Path, content: bytes | None) -> None:
     clock = Clock()
     file = file_of(tmp_path, line_of("ada", ADA))
     callers = Callers(file, clock)
@@ -267,7 +265,7 @@ def test_a_file_that_cannot_be_read_lets_nobody_in_until_it_can(
     assert callers.who(f"Bearer {ADA}").name == "ada"
 
 
-def test_a_process_does_not_start_on_a_file_that_cannot_be_read(tmp_path: Path) -> None:
+def test_start_fails_on_an_unreadable_file(tmp_path: Path) -> None:
     for file in (tmp_path / "none", file_of(tmp_path, "ada")):
         with pytest.raises(ConfigurationError, match="STELE_HTTP_CALLERS_FILE"):
             callers_of(ServiceSettings(http_callers_file=str(file)))
@@ -286,8 +284,8 @@ async def in_pieces() -> AsyncIterator[bytes]:
 
 
 @asynccontextmanager
-async def asking_who(folder: Path) -> AsyncIterator[httpx.AsyncClient]:
-    """A client of a service that tells whose token it was shown."""
+async def whoami_client(folder: Path) -> AsyncIterator[httpx.AsyncClient]:
+    """Yield a client of a service that returns the caller of the token."""
     callers = Callers(file_of(folder, line_of("ada", ADA), line_of("ci", CI)))
     app = build_app("trial", [], lambda: Health(ok=True), plain={"/who": guarded(callers)})
     async with (
@@ -300,12 +298,12 @@ async def asking_who(folder: Path) -> AsyncIterator[httpx.AsyncClient]:
 @pytest.mark.parametrize("chunked", [False, True])
 @pytest.mark.parametrize("first", [f"Bearer {ADA}", "Bearer another", ""])
 @pytest.mark.parametrize("second", [f"Bearer {CI}", "Bearer another", ""])
-async def test_two_headers_are_none(
+async def test_two_authorization_headers_are_refused(
     tmp_path: Path, first: str, second: str, *, chunked: bool
 ) -> None:
-    """In either order: otherwise a proxy that reads one of them would accept another caller."""
+    """A proxy that reads the other header would see another caller."""
 
-    async with asking_who(tmp_path) as http:
+    async with whoami_client(tmp_path) as http:
         headers = [("authorization", first), ("authorization", second)]
         content = in_pieces() if chunked else b"x"
         answer = await http.post("/who", content=content, headers=headers)
@@ -313,8 +311,10 @@ async def test_two_headers_are_none(
 
 
 @pytest.mark.parametrize("chunked", [False, True])
-async def test_the_header_comes_to_the_handler_either_way(tmp_path: Path, chunked: bool) -> None:
-    async with asking_who(tmp_path) as http:
+async def test_authorization_reaches_the_handler_for_any_body(
+    tmp_path: Path, chunked: bool
+) -> None:
+    async with whoami_client(tmp_path) as http:
         for token, name in ((ADA, "ada"), (CI, "ci"), ("", "")):
             headers = {"authorization": f"Bearer {token}"} if token else {}
             content = in_pieces() if chunked else b"x"

@@ -1,4 +1,4 @@
-"""Reading the log to its end at the start of a service: for as long as it takes, and no longer than asked."""
+"""Catch-up with the log at the start of a service: retries, permanent errors and cancellation."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def failing(follower: LogFollower, *errors: Exception) -> list[Exception]:
-    """The next waits for the end raise these; returns those that are still to come."""
+    """Make the next waits for the end raise these errors. Return the remaining ones."""
     left, wait_for_end = list(errors), follower.wait_for_end
 
     async def wait(timeout_s: float) -> object:
@@ -36,7 +36,7 @@ def failing(follower: LogFollower, *errors: Exception) -> list[Exception]:
 
 
 @pytest.mark.usefixtures("quick")
-async def test_a_log_that_does_not_answer_is_asked_again_until_its_end_is_read() -> None:
+async def test_catch_up_retries_timeouts_until_the_end_is_read() -> None:
     followed = Followed(await World().follower())
     left = failing(followed.follower, *(TimeoutError(f"try {each}") for each in range(20)))
     assert not followed.health().ok
@@ -45,7 +45,7 @@ async def test_a_log_that_does_not_answer_is_asked_again_until_its_end_is_read()
 
 
 @pytest.mark.usefixtures("quick")
-async def test_what_does_not_pass_is_not_asked_again() -> None:
+async def test_catch_up_does_not_retry_permanent_errors() -> None:
     followed = Followed(await World().follower())
     left = failing(followed.follower, ValueError("unreadable"), TimeoutError("never raised"))
     with pytest.raises(ValueError, match="unreadable"):
@@ -53,7 +53,7 @@ async def test_what_does_not_pass_is_not_asked_again() -> None:
     assert len(left) == 1 and not followed.caught_up.is_set()
 
 
-async def test_catching_up_can_be_cancelled_in_a_pause() -> None:
+async def test_catch_up_can_be_cancelled_during_a_pause() -> None:
     followed = Followed(await World().follower())
     left = failing(followed.follower, *(TimeoutError("away") for _ in range(1000)))
     task = asyncio.create_task(followed.catch_up())

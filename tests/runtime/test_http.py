@@ -1,4 +1,4 @@
-"""Errors have one shape; health and metrics are there; streams end when the server stops."""
+"""HTTP basics: one shape of errors, health, metrics, and streams that end with the server."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from stele.runtime.settings import ConfigurationError
 WELL = Health(ok=True, epoch=7, state_id="s7", lag_epochs=0)
 LIMIT_BYTES = 1_000_000
 NESTED = b'{"more":' + b"[" * 400_000 + b"]" * 400_000 + b"}"
-"""JSON deeper than any stack, in an unknown field."""
+"""JSON nested deeper than any stack, in an unknown field."""
 
 
 class Ask(msgspec.Struct):
@@ -68,7 +68,7 @@ async def client(health: Health = WELL) -> AsyncIterator[httpx.AsyncClient]:
         yield http
 
 
-async def test_who_is_refused_by_kafka_is_not_well(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_process_refused_by_kafka_is_unhealthy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(deliveries._Process, "newest", ("", 0.0))
     async with client() as http:
         assert (await http.get("/healthz")).status_code == 200
@@ -111,14 +111,14 @@ async def test_every_error_has_the_same_shape(
     assert error["hint"]
 
 
-async def test_a_405_names_the_allowed_methods() -> None:
+async def test_405_names_the_allowed_methods() -> None:
     async with client() as http:
         answer = await http.delete("/ask")
     assert answer.headers["allow"] == "POST"
     assert answer.json()["details"]["allowed"] == ["POST"]
 
 
-async def test_a_body_of_unknown_length_is_limited_too() -> None:
+async def test_body_of_unknown_length_is_limited() -> None:
     async def chunks() -> AsyncIterator[bytes]:
         for _ in range(20):
             yield b"x" * (LIMIT_BYTES // 10)
@@ -129,7 +129,7 @@ async def test_a_body_of_unknown_length_is_limited_too() -> None:
     assert answer.json()["details"]["limit_bytes"] == LIMIT_BYTES
 
 
-async def test_healthz_shows_the_position_and_503_with_a_reason_when_unwell() -> None:
+async def test_healthz_has_the_position_or_503_with_a_reason() -> None:
     async with client() as http:
         answer = await http.get("/healthz")
     assert answer.status_code == 200
@@ -176,7 +176,7 @@ async def test_an_open_stream_ends_when_the_server_stops() -> None:
         await answer.aclose()
 
 
-async def test_a_lifespan_that_fails_is_an_error_of_the_start() -> None:
+async def test_failing_lifespan_fails_the_start() -> None:
     def open_disk() -> None:
         raise OSError("no disk")
 
@@ -191,14 +191,14 @@ async def test_a_lifespan_that_fails_is_an_error_of_the_start() -> None:
             pass
 
 
-def test_a_taken_port_is_a_configuration_error_that_names_the_variable() -> None:
+def test_port_in_use_is_a_configuration_error_with_the_variable() -> None:
     taken = bind("127.0.0.1", 0)
     with taken, pytest.raises(ConfigurationError, match="STELE_HTTP_PORT"):
         bind("127.0.0.1", taken.getsockname()[1])
 
 
-async def test_an_answer_of_head_and_body_waits_for_no_acknowledgement() -> None:
-    """Without TCP_NODELAY each one after the first costs 40 ms; a test that measures time is not sure."""
+async def test_connections_have_tcp_nodelay() -> None:
+    """Without TCP_NODELAY each answer after the first is delayed by 40 ms. Measuring that would be flaky."""
     delays = asyncio.get_running_loop().create_future()
 
     def connected(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -46,7 +46,7 @@ class Echo:
 
 
 class Line:
-    """One connection, by hand."""
+    """One raw connection."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
@@ -110,7 +110,7 @@ def chunked(body: bytes) -> bytes:
     return head + b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body)
 
 
-async def test_one_connection_serves_one_request_after_the_other() -> None:
+async def test_connection_serves_requests_one_after_the_other() -> None:
     echo, bodies = Echo(), (b"", b"one", b"x" * LIMIT_BYTES)
     async with line_to(echo) as line:
         for body in bodies:
@@ -127,7 +127,7 @@ async def test_one_connection_serves_one_request_after_the_other() -> None:
     "request_bytes",
     [chunked(b"abc"), post(b"abc", b"X-Trace: 1"), post(b"abc").replace(b"/echo", b"/echo?a=1")],
 )
-async def test_every_form_of_a_request_reaches_the_handler(request_bytes: bytes) -> None:
+async def test_every_form_of_request_reaches_the_handler(request_bytes: bytes) -> None:
     async with line_to(Echo()) as line:
         for byte in request_bytes:
             line.send(bytes([byte]))
@@ -184,7 +184,7 @@ async def test_a_slow_client_does_not_block_others() -> None:
         (post(b"abc").replace(b"POST", b"PUT"), 405, "method_not_allowed"),
     ],
 )
-async def test_an_error_has_its_shape_and_the_connection_stays_usable(
+async def test_connection_stays_usable_after_an_error(
     request_bytes: bytes, status: int, code: str
 ) -> None:
     async with line_to(Echo()) as line:
@@ -197,7 +197,7 @@ async def test_an_error_has_its_shape_and_the_connection_stays_usable(
             assert (await line.answer())[0] == 200
 
 
-async def test_a_body_over_the_limit_is_refused_before_it_is_sent() -> None:
+async def test_body_over_the_limit_is_refused_before_it_arrives() -> None:
     async with line_to(Echo()) as line:
         line.send(post(b"x" * (LIMIT_BYTES + 1))[: -LIMIT_BYTES - 1])
         status, _, error = await line.answer()
@@ -225,7 +225,7 @@ async def test_a_body_with_an_upgrade_is_refused_and_nothing_in_it_is_executed(
 @pytest.mark.parametrize(
     "request_bytes", [post(b"abc", b"Connection: close"), post(b"abc", version=b"1.0")]
 )
-async def test_the_connection_is_closed_on_request(request_bytes: bytes) -> None:
+async def test_connection_is_closed_on_request(request_bytes: bytes) -> None:
     async with line_to(Echo()) as line:
         line.send(request_bytes)
         status, headers, _ = await line.answer()
@@ -233,7 +233,7 @@ async def test_the_connection_is_closed_on_request(request_bytes: bytes) -> None
         assert await line.ended()
 
 
-async def test_a_client_that_disconnects_ends_no_command_and_leaves_no_error(
+async def test_disconnect_of_a_client_does_not_cancel_its_command(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     echo = Echo()
@@ -250,7 +250,7 @@ async def test_a_client_that_disconnects_ends_no_command_and_leaves_no_error(
     assert not caplog.records
 
 
-async def test_a_stop_waits_for_the_answer_under_way() -> None:
+async def test_shutdown_waits_for_running_requests() -> None:
     echo = Echo()
     async with serving(app_of(echo), bind("127.0.0.1", 0)) as url:
         line = await open_line(url)
@@ -272,7 +272,7 @@ async def test_metrics_count_requests_by_handler_and_status() -> None:
     assert 'stele_http_request_seconds_count{handler="echo",method="POST",status="409"}' in text
 
 
-async def test_with_tls_too(tmp_path: Path) -> None:
+async def test_requests_work_over_tls(tmp_path: Path) -> None:
     authority = Authority(tmp_path, "authority")
     certificate, key = authority.give("one")
     tls = server_tls(str(certificate), str(key))
@@ -291,7 +291,7 @@ async def test_with_tls_too(tmp_path: Path) -> None:
             assert answer.status_code == {3: 200, 6: 409, LIMIT_BYTES: 200}.get(len(body), 413)
 
 
-async def test_at_the_limit_of_connections_requests_are_answered_503(
+async def test_requests_over_the_connection_limit_are_503(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(http_server, "MAX_CONNECTIONS", 2)
@@ -306,7 +306,7 @@ async def test_at_the_limit_of_connections_requests_are_answered_503(
         first.close()
 
 
-def test_more_open_files_are_allowed_as_far_as_the_hard_limit(
+def test_limit_of_open_files_is_raised_to_the_hard_limit(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     limits = {"soft": 1024, "hard": 4096}

@@ -31,7 +31,7 @@ CERTIFICATE, KEY = "STELE_HTTP_TLS_CERTIFICATE_FILE", "STELE_HTTP_TLS_KEY_FILE"
 
 
 def locked(key: Path) -> Path:
-    """The same key with a password."""
+    """Return the key encrypted with a password."""
     found = load_pem_private_key(key.read_bytes(), None)
     file = key.with_suffix(".locked")
     secret = BestAvailableEncryption(b"secret")
@@ -50,7 +50,9 @@ def locked(key: Path) -> Path:
         ("pem", "is no certificate in PEM"),
     ],
 )
-def test_what_does_not_go_together_ends_a_start(tmp_path: Path, lacks: str, problem: str) -> None:
+def test_start_fails_on_mismatched_certificate_settings(
+    tmp_path: Path, lacks: str, problem: str
+) -> None:
     authority = Authority(tmp_path, "authority")
     certificate, key = authority.give("one")
     _, other = authority.give("other")
@@ -67,8 +69,8 @@ def test_what_does_not_go_together_ends_a_start(tmp_path: Path, lacks: str, prob
 
 
 @pytest.mark.parametrize("content", [None, "", "no certificate"])
-def test_authorities_that_cannot_be_read_end_a_start(tmp_path: Path, content: str | None) -> None:
-    """OpenSSL ignores them without an error, and uses none or the machine's own."""
+def test_start_fails_on_unreadable_authorities(tmp_path: Path, content: str | None) -> None:
+    """OpenSSL ignores such files without an error, and uses no authorities or those of the machine."""
     file = tmp_path / "authorities"
     if content is not None:
         file.write_text(content)
@@ -83,7 +85,7 @@ def test_authorities_that_cannot_be_read_end_a_start(tmp_path: Path, content: st
         ("authority", "127.0.0.2", "Give it one in which this name or address stands"),
     ],
 )
-async def test_a_certificate_that_is_refused_says_what_to_do(
+async def test_refused_certificate_has_a_hint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, believed: str, host: str, why: str
 ) -> None:
     authority = Authority(tmp_path, "authority")
@@ -106,7 +108,7 @@ async def test_a_certificate_that_is_refused_says_what_to_do(
 
 @pytest.mark.parametrize("is_well", [True, False])
 @pytest.mark.parametrize("is_secured", [True, False])
-async def test_the_health_check_of_the_image_asks_either_way(
+async def test_health_check_of_the_image_works_with_and_without_tls(
     tmp_path: Path, is_well: bool, is_secured: bool
 ) -> None:
     certificate, key = Authority(tmp_path, "authority").give("one")
@@ -127,7 +129,7 @@ async def test_the_health_check_of_the_image_asks_either_way(
     assert json.loads(shown)["reason"] == ("" if is_well else "tired")
 
 
-async def test_who_goes_by_its_authority_is_answered_and_nobody_else(
+async def test_client_must_trust_the_authority_of_the_server(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     authority, stranger = Authority(tmp_path, "authority"), Authority(tmp_path, "stranger")

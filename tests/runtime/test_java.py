@@ -1,4 +1,4 @@
-"""Which Java is taken of those that are installed, by what each of them can run."""
+"""Choice of an installed Java for Kafka and for Spark."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def install(folder: Path, version: str, *, modules: bool = True) -> Path:
 
 @pytest.fixture
 def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The only folder in which a Java may be; JAVA_HOME is `first` in it."""
+    """Return the only folder that is searched for Java. JAVA_HOME is `first` in it."""
     monkeypatch.setattr(java, "INSTALLED", (f"{tmp_path}/jvm/*",))
     monkeypatch.setattr("shutil.which", lambda _: None)
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "first"))
@@ -47,17 +47,17 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("no such thing", None),
     ],
 )
-def test_the_version_of_a_java_is_read(tmp_path: Path, words: str, version: int | None) -> None:
+def test_java_version_is_parsed(tmp_path: Path, words: str, version: int | None) -> None:
     assert java.java_version(install(tmp_path, words)) == version
 
 
-def test_an_old_java_is_refused_with_what_to_install(installed: Path) -> None:
+def test_old_java_is_refused_with_the_package_to_install(installed: Path) -> None:
     install(installed / "first", 'java version "1.8.0_402"')
     with pytest.raises(JavaMissing, match=r"version 8.*openjdk-17"):
         find_java()
 
 
-def test_a_newer_java_than_spark_can_use_gives_way_to_another_one_and_that_is_said(
+def test_java_too_new_for_spark_is_replaced_by_another_with_a_note(
     installed: Path,
 ) -> None:
     newest = install(installed / "first", 'openjdk version "25.0.3"')
@@ -72,14 +72,14 @@ def test_a_newer_java_than_spark_can_use_gives_way_to_another_one_and_that_is_sa
     assert f"{newest} is version 25" in note
 
 
-def test_a_java_without_the_module_that_spark_starts_with_is_passed_over(installed: Path) -> None:
+def test_java_without_the_module_for_spark_is_skipped(installed: Path) -> None:
     install(installed / "first", 'openjdk version "21.0.7"', modules=False)
     with pytest.raises(JavaMissing, match=r"without jdk.incubator.vector.*version 17 or 21"):
         find_java(SPARK)
     assert find_java(KAFKA).version == 21
 
 
-def test_a_java_with_several_names_is_tried_once(installed: Path) -> None:
+def test_java_with_several_paths_is_tried_once(installed: Path) -> None:
     program = install(installed / "jvm" / "17", 'openjdk version "11"')
     (installed / "jvm" / "also").symlink_to(program.parent.parent)
     with pytest.raises(JavaMissing) as raised:
@@ -91,7 +91,7 @@ def test_a_java_with_several_names_is_tried_once(installed: Path) -> None:
     ("version", "exit_code", "said"),
     [("1.8.0_402", 1, "Kafka needs Java 17"), ("25.0.3", 0, "Spark needs Java 17 to 21")],
 )
-def test_set_up_says_what_to_install(
+def test_setup_names_the_package_to_install(
     installed: Path,
     capsys: pytest.CaptureFixture[str],
     version: str,
@@ -105,7 +105,7 @@ def test_set_up_says_what_to_install(
     assert "apt-get install openjdk-17-jre-headless" in error
 
 
-def test_set_up_says_nothing_where_nothing_is_to_be_said(
+def test_setup_prints_nothing_with_a_suitable_java(
     installed: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     install(installed / "first", 'openjdk version "17.0.15"')
@@ -113,7 +113,7 @@ def test_set_up_says_nothing_where_nothing_is_to_be_said(
     assert capsys.readouterr() == ("", "")
 
 
-def test_classes_are_mapped_where_they_are_kept_for_this_java(tmp_path: Path) -> None:
+def test_class_archive_is_used_only_for_its_java(tmp_path: Path) -> None:
     newer, older = Java(tmp_path / "java", 21), Java(tmp_path / "java", 17)
     classes_of(newer, tmp_path).write_bytes(b"")
     assert f"-XX:SharedArchiveFile={classes_of(newer, tmp_path)}" in with_classes_of(

@@ -1,4 +1,4 @@
-"""Settings of TLS and SASL to Kafka: what they make, what is refused at a start, and who sees the password."""
+"""Settings of TLS and SASL to Kafka: client settings, refused values, and secrecy of the password."""
 
 import re
 from pathlib import Path
@@ -24,7 +24,7 @@ PASSWORD = f'not "{HIDDEN}" \\ seen'
 
 @pytest.fixture
 def files(tmp_path: Path) -> dict[str, str]:
-    """All variables, with files that are right."""
+    """Return all variables, with valid files."""
     authority = Authority(tmp_path, "authority")
     certificate, key = authority.give("client")
     password = tmp_path / "password"
@@ -56,7 +56,7 @@ def refused(environment: dict[str, str]) -> str:
     return str(refusal.value)
 
 
-def test_without_variables_clients_get_the_servers_alone() -> None:
+def test_clients_without_variables_get_only_the_servers() -> None:
     brokers = loaded({})
     assert brokers.java() == {"bootstrap.servers": "127.0.0.1:9092"}
     assert brokers.client() == {**brokers.java(), "reconnect.backoff.max.ms": 1000}
@@ -77,7 +77,7 @@ def test_librdkafka_gets_the_files_and_the_password(files: dict[str, str]) -> No
     }
 
 
-def test_java_gets_what_is_in_the_files_and_quotes_in_its_own_way(files: dict[str, str]) -> None:
+def test_java_gets_file_contents_and_a_quoted_password(files: dict[str, str]) -> None:
     made = loaded(files).java()
     assert made.pop("sasl.jaas.config") == (
         "org.apache.kafka.common.security.scram.ScramLoginModule required"
@@ -97,7 +97,7 @@ def test_java_gets_what_is_in_the_files_and_quotes_in_its_own_way(files: dict[st
     }
 
 
-def test_faust_gets_credentials_of_its_own(files: dict[str, str]) -> None:
+def test_faust_gets_sasl_or_ssl_credentials(files: dict[str, str]) -> None:
     both = _credentials(loaded(files))
     assert isinstance(both, SASLCredentials)
     assert (both.username, both.password) == ("stele", PASSWORD)
@@ -116,7 +116,7 @@ def test_faust_gets_credentials_of_its_own(files: dict[str, str]) -> None:
         (Tls(), Login("PLAIN", "u", Secret("p")), "SASL_SSL"),
     ],
 )
-def test_the_protocol_is_that_of_the_parts(
+def test_protocol_follows_from_tls_and_login(
     tls: Tls | None, login: Login | None, protocol: str
 ) -> None:
     brokers = Brokers("b:1", tls, login)
@@ -124,7 +124,7 @@ def test_the_protocol_is_that_of_the_parts(
     assert brokers.client().get("security.protocol", "PLAINTEXT") == protocol
 
 
-def test_nothing_that_is_printed_or_encoded_has_the_password(files: dict[str, str]) -> None:
+def test_printed_and_encoded_settings_hide_the_password(files: dict[str, str]) -> None:
     settings = load_settings(ServiceSettings, files)
     assert HIDDEN in str(settings.brokers.client())
     for shown in (settings, settings.brokers, settings.brokers.login, environment_of(settings)):
@@ -134,8 +134,8 @@ def test_nothing_that_is_printed_or_encoded_has_the_password(files: dict[str, st
         msgspec.json.encode(settings.brokers)
 
 
-def test_servers_are_separated_by_commas_and_blanks_do_not_count(files: dict[str, str]) -> None:
-    """Faust takes a blank for part of the name, and an empty part for this machine."""
+def test_servers_are_separated_by_commas_without_blanks(files: dict[str, str]) -> None:
+    """Faust treats a blank as part of the name, and an empty part as this machine."""
     bootstrap = " One.example:9093, [::1]:9094,10.0.0.1:9095 "
     brokers = loaded(files | {"STELE_KAFKA_BOOTSTRAP": bootstrap})
     assert brokers.servers == "One.example:9093,[::1]:9094,10.0.0.1:9095"
@@ -145,7 +145,7 @@ def test_servers_are_separated_by_commas_and_blanks_do_not_count(files: dict[str
     "text",
     ["broker", "broker:9093,", ",", "::1:9093", "kafka://b:1", "a:1;b:2", "b:port", "a b:1", "b:0"],
 )
-def test_what_is_no_server_is_named(files: dict[str, str], text: str) -> None:
+def test_invalid_server_is_named(files: dict[str, str], text: str) -> None:
     assert f"STELE_KAFKA_BOOTSTRAP={text}: '" in refused(files | {"STELE_KAFKA_BOOTSTRAP": text})
 
 
@@ -161,30 +161,30 @@ def test_what_is_no_server_is_named(files: dict[str, str], text: str) -> None:
         ("a:99999", "Separate several brokers by commas"),
     ],
 )
-def test_a_refused_bootstrap_names_what_to_write(
+def test_refused_bootstrap_shows_the_correction(
     files: dict[str, str], text: str, correction: str
 ) -> None:
     assert correction in refused(files | {"STELE_KAFKA_BOOTSTRAP": text})
 
 
-def test_a_user_is_one_line(files: dict[str, str]) -> None:
-    """Java's form of it would end there."""
+def test_user_name_must_be_one_line(files: dict[str, str]) -> None:
+    """Java's form of the login would end at a newline."""
     name = "STELE_KAFKA_SASL_USERNAME"
     assert f"{name} must be" in refused(files | {name: "stele\n"})
 
 
-def test_another_process_is_led_to_the_same_brokers(files: dict[str, str]) -> None:
+def test_environment_for_another_process_has_the_same_settings(files: dict[str, str]) -> None:
     assert environment_of(load_settings(KafkaSettings, files)) == files
 
 
 @pytest.mark.parametrize("text", ["secret", "secret\n", "secret\r\n"])
-def test_one_newline_behind_the_password_is_no_part_of_it(files: dict[str, str], text: str) -> None:
+def test_final_newline_is_not_part_of_the_password(files: dict[str, str], text: str) -> None:
     Path(files["STELE_KAFKA_SASL_PASSWORD_FILE"]).write_bytes(text.encode())
     assert loaded(files).client()["sasl.password"] == "secret"
 
 
 @pytest.mark.parametrize("text", ["", "\n", "one\ntwo\n", "one\n\n", "\0", " one", "one \n"])
-def test_a_password_is_one_line(files: dict[str, str], text: str) -> None:
+def test_password_must_be_one_line(files: dict[str, str], text: str) -> None:
     Path(files["STELE_KAFKA_SASL_PASSWORD_FILE"]).write_text(text)
     assert "STELE_KAFKA_SASL_PASSWORD_FILE" in refused(files)
 
@@ -199,7 +199,7 @@ def test_a_password_is_one_line(files: dict[str, str], text: str) -> None:
         ("SSL_CERTIFICATE_FILE", "STELE_KAFKA_SSL_CERTIFICATE_FILE is missing"),
     ],
 )
-def test_what_is_missing_is_named(files: dict[str, str], left_out: str, named: str) -> None:
+def test_missing_variable_is_named(files: dict[str, str], left_out: str, named: str) -> None:
     assert named in refused(without(files, left_out))
 
 
@@ -212,7 +212,7 @@ def test_what_is_missing_is_named(files: dict[str, str], left_out: str, named: s
         ("TLS", "STELE_KAFKA_SECURITY_PROTOCOL='TLS'"),
     ],
 )
-def test_what_the_protocol_has_no_use_for_is_named(
+def test_variable_that_the_protocol_does_not_use_is_named(
     files: dict[str, str], protocol: str, named: str
 ) -> None:
     assert named in refused(files | {"STELE_KAFKA_SECURITY_PROTOCOL": protocol})
@@ -222,7 +222,7 @@ def test_what_the_protocol_has_no_use_for_is_named(
     "variable",
     ["SASL_PASSWORD_FILE", "SSL_CA_FILE", "SSL_CERTIFICATE_FILE", "SSL_KEY_FILE"],
 )
-def test_a_file_that_is_not_there_or_holds_something_else_is_named(
+def test_missing_or_invalid_file_is_named(
     files: dict[str, str], variable: str, tmp_path: Path
 ) -> None:
     name = f"STELE_KAFKA_{variable}"
@@ -238,7 +238,7 @@ def test_a_file_that_is_not_there_or_holds_something_else_is_named(
         assert f"{name}: {other}" in refused(files | {name: str(other)})
 
 
-def test_a_key_that_java_does_not_read_is_refused_with_the_command_that_helps(
+def test_key_format_that_java_cannot_read_is_refused_with_a_command(
     files: dict[str, str], tmp_path: Path
 ) -> None:
     certificate, key = Authority(tmp_path, "another").give("other", SEC1)
@@ -252,8 +252,6 @@ def test_a_key_that_java_does_not_read_is_refused_with_the_command_that_helps(
     assert "openssl pkcs8 -topk8 -nocrypt" in text
 
 
-def test_a_certificate_and_the_key_of_another_are_refused(
-    files: dict[str, str], tmp_path: Path
-) -> None:
+def test_key_of_another_certificate_is_refused(files: dict[str, str], tmp_path: Path) -> None:
     _, key = Authority(tmp_path, "another").give("other")
     assert "is not its key" in refused(files | {"STELE_KAFKA_SSL_KEY_FILE": str(key)})

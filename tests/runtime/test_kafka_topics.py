@@ -1,4 +1,4 @@
-"""The project's topics are made once, as the log's rules ask."""
+"""Topics of a cluster are created once, with the settings that the log needs."""
 
 from __future__ import annotations
 
@@ -37,20 +37,20 @@ def config_of(kafka: str, name: str) -> dict[str, str]:
     return {key: entry.value for key, entry in entries.items()}
 
 
-def test_the_topics_exist_with_their_partitions(kafka: str, topics: str) -> None:
+def test_topics_exist_with_their_partitions(kafka: str, topics: str) -> None:
     found = AdminClient({"bootstrap.servers": kafka}).list_topics(timeout=90).topics
     for topic, spec in topic_specs(1).items():
         assert len(found[topic_name(topics, topic)].partitions) == spec.partitions
 
 
 @pytest.mark.parametrize("topic", list(Topic))
-def test_a_topic_has_the_configuration_of_its_spec(kafka: str, topics: str, topic: Topic) -> None:
+def test_topic_has_the_configuration_of_its_spec(kafka: str, topics: str, topic: Topic) -> None:
     config = config_of(kafka, topic_name(topics, topic))
     wanted = topic_specs(1)[topic].config
     assert {key: config[key] for key in wanted} == dict(wanted)
 
 
-def test_the_log_is_kept_for_ever_and_never_compacted(kafka: str, topics: str) -> None:
+def test_epochs_topic_has_unlimited_retention_and_no_compaction(kafka: str, topics: str) -> None:
     config = config_of(kafka, f"stele.{topics}.epochs")
     assert config["cleanup.policy"] == "delete"
     assert config["retention.ms"] == "-1"
@@ -59,11 +59,11 @@ def test_the_log_is_kept_for_ever_and_never_compacted(kafka: str, topics: str) -
     assert config["message.timestamp.type"] == "LogAppendTime"
 
 
-def test_three_copies_need_two_in_sync() -> None:
+def test_three_replicas_need_two_in_sync() -> None:
     assert topic_specs(3)[Topic.EPOCHS].config["min.insync.replicas"] == "2"
 
 
-def test_several_processes_may_make_the_topics_at_once(kafka: str, cluster: str) -> None:
+def test_topics_are_created_by_concurrent_processes(kafka: str, cluster: str) -> None:
     with ThreadPoolExecutor(4) as pool:
         made = [pool.submit(ensure_topics, Brokers(kafka), cluster) for _ in range(4)]
     for each in made:
@@ -71,15 +71,13 @@ def test_several_processes_may_make_the_topics_at_once(kafka: str, cluster: str)
     ensure_topics(Brokers(kafka), cluster)
 
 
-def test_no_broker_is_an_error_within_the_deadline() -> None:
+def test_missing_broker_is_an_error_within_the_deadline() -> None:
     with pytest.raises(TopicsUnavailable, match="list the topics"):
         ensure_topics(Brokers(f"127.0.0.1:{free_port()}"), "c", deadline_s=0.5)
 
 
-def test_a_topic_that_the_brokers_made_themselves_gets_its_partitions(
-    kafka: str, cluster: str
-) -> None:
-    """As where ``auto.create.topics.enable`` is on, and somebody writes to a topic that was deleted."""
+def test_automatically_created_topic_gets_its_partitions(kafka: str, cluster: str) -> None:
+    """With ``auto.create.topics.enable`` a write recreates a deleted topic."""
     admin, name = AdminClient({"bootstrap.servers": kafka}), topic_name(cluster, Topic.ACKS)
     made = admin.create_topics([NewTopic(name, num_partitions=1, replication_factor=1)])
     made[name].result(timeout=90)
@@ -94,7 +92,7 @@ def test_a_topic_that_the_brokers_made_themselves_gets_its_partitions(
     assert any("cleanup.policy=delete" in each.text for each in found)
 
 
-async def test_a_reader_of_a_flow_reads_partitions_that_are_added(
+async def test_flow_reader_reads_added_partitions(
     kafka: str, cluster: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(flows, "LOOK_FOR_PARTITIONS_S", 0.0)
@@ -115,7 +113,7 @@ async def test_a_reader_of_a_flow_reads_partitions_that_are_added(
         await reader.close()
 
 
-def test_a_topic_that_is_missing_is_made_and_said_to_have_been(kafka: str, cluster: str) -> None:
+def test_make_topic_returns_whether_it_created_the_topic(kafka: str, cluster: str) -> None:
     assert make_topic(Brokers(kafka), cluster, Topic.EPOCHS)
     assert config_of(kafka, topic_name(cluster, Topic.EPOCHS))["retention.ms"] == "-1"
     assert not make_topic(Brokers(kafka), cluster, Topic.EPOCHS)

@@ -1,4 +1,4 @@
-"""The reader of a live flow: when it ends, its service ends, and says why."""
+"""The reader of a live flow: when it ends, its service ends with the reason."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def reader(tmp_path: Path, app: FakeApp) -> Iterator[LiveReader]:
 
 
 @pytest.mark.parametrize("how", ["crashed", "should_stop"])
-async def test_a_reader_that_ends_takes_the_service_down_with_a_reason(
+async def test_service_ends_with_the_reason_if_its_reader_ends(
     reader: LiveReader, app: FakeApp, how: str
 ) -> None:
     stop = Stop()
@@ -69,7 +69,7 @@ async def test_a_reader_that_ends_takes_the_service_down_with_a_reason(
             assert stop.reason
 
 
-async def test_reading_is_told_on_and_a_stall_says_why(
+async def test_reader_confirms_progress_and_reports_a_stall(
     reader: LiveReader, app: FakeApp, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(live_flow, "STALLED_S", 0.5)
@@ -100,13 +100,13 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("quick")
-async def test_a_reader_that_hangs_while_the_brokers_lead_its_partitions_ends_the_process(
+async def test_reader_that_hangs_with_available_brokers_ends_the_process(
     reader: LiveReader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = list[Stall]()
 
     def why() -> Stall:
-        """The brokers are away for long, then a backlog is read, then the reader hangs."""
+        """Brokers are unavailable for long, then a backlog is read, then the reader hangs."""
         away, busy = len(asked) < 3 * LOST_LOOKS, len(asked) < 6 * LOST_LOOKS
         reader._records += busy
         asked.append(Stall("away") if away else Stall("hangs", is_readable=True))
@@ -118,14 +118,14 @@ async def test_a_reader_that_hangs_while_the_brokers_lead_its_partitions_ends_th
     assert len(asked) == 7 * LOST_LOOKS + 1
 
 
-def test_the_group_is_named_after_the_instance_and_its_member_is_static(tmp_path: Path) -> None:
+def test_consumer_group_has_the_instance_id_and_a_static_member(tmp_path: Path) -> None:
     settings = ServiceSettings(cluster="c", instance_id="guard-1")
     made = LiveReader(settings, ACKS, str(tmp_path), lambda *_: None, lambda *_: None)
     assert made.app.conf.id == "stele.c.session-guard.guard-1"
     assert made.app.conf.consumer_group_instance_id == "guard-1"
 
 
-def test_a_reader_that_is_refused_ends_with_what_to_do() -> None:
+def test_refused_reader_ends_with_a_hint() -> None:
     said = _refused(TopicAuthorizationFailedError("stele.library.acks"))
     assert "Topic authorization failed. Give its user the ACLs of" in said
     assert _refused(ZeroDivisionError()) == _refused(None) == ""

@@ -26,7 +26,7 @@ from tests.log.archive_store.made import record_of
 OLD, NEW = "01" * 16, "02" * 16
 STATE = "ab" * 16
 FAR_S = 0.02
-"""How much later a replica answers that is further away."""
+"""Additional delay of the answer of a more distant replica."""
 
 
 def snapshot(epoch: int) -> SnapshotAnswer:
@@ -65,7 +65,7 @@ def answer(
 
 
 class Canned(CatchUp):
-    """Replicas that answer so, and have one record."""
+    """Replicas with these answers and one record."""
 
     def __init__(self, *answers: ArchiveAnswer, record: Archived | None = None) -> None:
         super().__init__([])
@@ -87,7 +87,7 @@ class Canned(CatchUp):
         return [f"{url} {snapshot.epoch} {decided}".encode()] * 2
 
 
-async def test_what_one_replica_lacks_another_has() -> None:
+async def test_source_is_the_union_of_all_replicas() -> None:
     source = await replica_source(
         Canned(answer((1, 10), (30, 40), shots=(10,)), answer((8, 35), shots=(10, 20)))
     )
@@ -97,7 +97,7 @@ async def test_what_one_replica_lacks_another_has() -> None:
     assert source.urls == ["http://0", "http://1"]
 
 
-async def test_replicas_of_the_log_before_a_recovery_do_not_count() -> None:
+async def test_replicas_of_an_earlier_log_are_ignored() -> None:
     source = await replica_source(Canned(answer((1, 90), log_id=OLD), answer((1, 50))))
     assert source.about.log_id == NEW
     assert source.spans == [EpochSpan(1, 50)]
@@ -105,7 +105,7 @@ async def test_replicas_of_the_log_before_a_recovery_do_not_count() -> None:
 
 
 class Wire:
-    """Two replicas with the same epochs, by their hosts: the nearer one still keeps the log of before."""
+    """Two replicas with the same epochs, by host. The nearer one still has the earlier log."""
 
     def __init__(self) -> None:
         self.asked = list[str]()
@@ -135,8 +135,8 @@ class Wire:
     async def close(self) -> None: ...
 
 
-async def test_epochs_are_taken_from_replicas_of_the_newest_log_alone() -> None:
-    """The nearest one may still have epochs that a recovery gave up, under the same numbers."""
+async def test_epochs_are_read_only_from_replicas_of_the_newest_log() -> None:
+    """The nearest replica may still have epochs with the same numbers that a recovery gave up."""
     wire = Wire()
     source = await replica_source(CatchUp(["http://stale", "http://new"], wire))
     await source.records(7, 7)
@@ -149,20 +149,20 @@ async def test_replicas_of_two_clusters_are_refused() -> None:
         await replica_source(Canned(answer((1, 9)), answer((1, 9), cluster_id="films/1")))
 
 
-async def test_replicas_that_know_no_log_yet_do_not_count() -> None:
+async def test_replicas_without_a_log_are_ignored() -> None:
     empty = msgspec.structs.replace(answer(), cluster="", cluster_id="", log_id="")
     for canned in (Canned(), Canned(empty)):
         with pytest.raises(CatchUpUnavailable):
             await replica_source(canned)
 
 
-async def test_a_snapshot_that_cannot_be_read_is_not_given_out() -> None:
+async def test_unreadable_snapshot_is_an_error() -> None:
     source = await replica_source(Canned(answer((1, 40), shots=(20,))))
     with pytest.raises(DamagedFileError):
         await source.files(StoredSnapshot(NEW, 20, STATE))
 
 
-async def test_the_state_of_an_epoch_is_asked_for() -> None:
+async def test_state_id_is_read_from_the_record_of_the_epoch() -> None:
     record = record_of(long_story().epochs[6])
     source = await replica_source(Canned(answer((1, 40)), record=record))
     assert await source.state_id_of(7) == record.links[1].hex()

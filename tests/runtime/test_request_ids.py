@@ -1,4 +1,4 @@
-"""The time inside a new id: the clock's, or the log's where that is older."""
+"""The time in a new request id: that of the clock, or of the log if that is older."""
 
 import time
 
@@ -8,7 +8,7 @@ from stele.runtime.request_ids import new_request_id
 HOUR_MS = 3_600_000
 
 
-def test_who_reads_the_log_asks_under_an_id_of_its_time_at_the_latest() -> None:
+def test_request_id_is_not_later_than_the_time_of_the_log() -> None:
     now_ms = time.time_ns() // 1_000_000
     ahead, behind = (_state_of(now_ms + by_ms) for by_ms in (HOUR_MS, -HOUR_MS))
     assert time_ms(new_request_id(behind)) == state_time_ms(behind) == now_ms - HOUR_MS

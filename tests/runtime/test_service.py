@@ -109,7 +109,7 @@ def text_of(process: Process) -> str:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_service_announces_itself_answers_and_ends_with_0(
+def test_service_prints_its_address_answers_and_exits_with_0(
     run: Run, number: signal.Signals
 ) -> None:
     process = run(SERVICE, STELE_INSTANCE_ID="trial-1")
@@ -122,7 +122,7 @@ def test_a_service_announces_itself_answers_and_ends_with_0(
     assert process.wait(10) == 0
 
 
-def test_log_lines_carry_service_instance_epoch_and_request_id(run: Run) -> None:
+def test_log_lines_have_service_instance_epoch_and_request_id(run: Run) -> None:
     process = run(SERVICE, STELE_INSTANCE_ID="trial-1")
     wait_until(process.stdout_of_this_run, "the announcement")
     process.stop()
@@ -133,14 +133,14 @@ def test_log_lines_carry_service_instance_epoch_and_request_id(run: Run) -> None
     assert any(line["event"] == "stopping" and line["reason"] == "SIGTERM" for line in lines)
 
 
-def test_a_service_that_does_not_end_in_time_is_cancelled_with_70(run: Run) -> None:
+def test_service_that_does_not_stop_in_time_exits_with_70(run: Run) -> None:
     process = run(STUBBORN)
     wait_until(process.stdout_of_this_run, "the first line")
     process.signal(signal.SIGTERM)
     assert process.wait(90) == 70
 
 
-def test_a_service_that_waits_for_brokers_says_so_and_ends_in_an_orderly_way(run: Run) -> None:
+def test_service_that_waits_for_brokers_logs_it_and_stops_cleanly(run: Run) -> None:
     """A call to an unavailable broker cannot be interrupted. A process waiting for it would exit with 70."""
     process = run(WITHOUT_BROKERS, STELE_KAFKA_BOOTSTRAP=f"127.0.0.1:{free_port()}")
     wait_until(lambda: "Kafka has not answered yet" in text_of(process), "the warning")
@@ -150,30 +150,28 @@ def test_a_service_that_waits_for_brokers_says_so_and_ends_in_an_orderly_way(run
     assert "Traceback" not in text_of(process)
 
 
-def test_an_internal_error_ends_with_70_and_a_trace(run: Run) -> None:
+def test_internal_error_exits_with_70_and_a_trace(run: Run) -> None:
     process = run(FAILING)
     assert process.wait(20) == 70
     assert "ZeroDivisionError" in text_of(process)
 
 
 @pytest.mark.parametrize("json_lines", [True, False])
-def test_a_trace_shows_no_locals_since_those_of_who_makes_a_client_have_its_password(
-    run: Run, json_lines: bool
-) -> None:
+def test_trace_shows_no_local_variables(run: Run, json_lines: bool) -> None:
     process = run(WITH_A_SECRET, STELE_LOG_JSON=str(json_lines).lower())
     assert process.wait(20) == 70
     assert "ZeroDivisionError" in text_of(process)
     assert "in the clear" not in text_of(process)
 
 
-def test_a_bad_setting_ends_with_78_and_a_sentence_that_names_it(run: Run) -> None:
+def test_invalid_setting_exits_with_78_and_its_name(run: Run) -> None:
     process = run(SERVICE, STELE_HTTP_PORT="many")
     assert process.wait(20) == 78
     assert "STELE_HTTP_PORT='many'" in text_of(process)
     assert "Traceback" not in text_of(process)
 
 
-def test_all_wrong_settings_are_named_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_invalid_settings_are_reported_together(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("STELE_CLUSTER", "no spaces")
     monkeypatch.setenv("STELE_REQUEST_TIMEOUT_S", "-1")
     with pytest.raises(ConfigurationError) as caught:
@@ -188,7 +186,7 @@ def test_addresses_are_split_at_commas(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("text", ["http://a:1 http://b:2", '["http://a:1"]', "a:1"])
-def test_what_is_no_list_of_addresses_ends_a_start(text: str) -> None:
+def test_start_fails_on_an_invalid_address_list(text: str) -> None:
     with pytest.raises(ConfigurationError, match="STELE_CATCH_UP_URLS"):
         load_settings(ServiceSettings, {"STELE_CATCH_UP_URLS": text})
 
@@ -202,19 +200,21 @@ def test_what_is_no_list_of_addresses_ends_a_start(text: str) -> None:
         ("STELE_HTTP_TLS_CERTIFICATE", "STELE_HTTP_TLS_CERTIFICATE_FILE"),
     ],
 )
-def test_a_misspelt_variable_is_told(
+def test_misspelt_variable_is_logged(
     monkeypatch: pytest.MonkeyPatch, written: str, meant: str
 ) -> None:
     monkeypatch.setenv(written, "x")
-    monkeypatch.setattr(service, "configure_logs", lambda **_: None)  # of the tests, as it is
+    monkeypatch.setattr(
+        service, "configure_logs", lambda **_: None
+    )  # keep the configuration of the tests
     with capture_logs() as lines:
         service.started("trial", ServiceSettings)
     assert [(line["variable"], meant in line["hint"]) for line in lines] == [(written, True)]
 
 
 @pytest.mark.parametrize("turns", range(4))
-async def test_a_cancel_that_meets_the_event_is_not_lost(turns: int) -> None:
-    """A loop around it would never end."""
+async def test_cancel_at_the_time_of_the_event_is_not_lost(turns: int) -> None:
+    """Otherwise a loop around the wait would never end."""
     event = asyncio.Event()
 
     async def work() -> None:
@@ -233,14 +233,14 @@ async def test_a_cancel_that_meets_the_event_is_not_lost(turns: int) -> None:
     assert task.cancelled()
 
 
-async def test_waiting_ends_with_the_event_or_the_limit() -> None:
+async def test_wait_ends_with_the_event_or_the_limit() -> None:
     event = asyncio.Event()
     await asyncio.wait_for(wait_at_most(event, 0.01), 90)
     event.set()
     await asyncio.wait_for(wait_at_most(event, 120), 90)
 
 
-async def test_a_start_of_a_reader_that_is_cancelled_as_it_becomes_ready_ends(
+async def test_reader_start_cancelled_when_it_becomes_ready_ends(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     reader = FlowReader(Brokers("127.0.0.1:1"), "nothing", lambda value: None, lambda error: None)

@@ -1,4 +1,4 @@
-"""Where a process begins, and below what it acknowledges nothing, by what the replicas answer."""
+"""The start of a process, and the floor below which it acknowledges nothing, by the answers of replicas."""
 
 import asyncio
 import time
@@ -39,7 +39,7 @@ def snapshot(epoch: int, log_id: str) -> SnapshotAnswer:
 
 
 class Replicas:
-    """They answer so long after the first question: by ``after_s``."""
+    """Replicas that answer ``after_s`` seconds after the first request."""
 
     def __init__(self, *answers: tuple[float, StartAnswer], known: int = 3) -> None:
         self.replicas = known
@@ -50,7 +50,7 @@ class Replicas:
         self._began_s = time.monotonic()
 
     async def starts(self, grace_s: float = 0.05, **question: object) -> list[Any]:
-        """As ``CatchUp.starts``: the nearest first, and others only as long as the grace is."""
+        """Like ``CatchUp.starts``: yields the nearest answer first, and others only within the grace period."""
         self.asked.append(question)
         await asyncio.sleep(0)
         there = [(s, a) for s, a in self._answers if s <= time.monotonic() - self._began_s]
@@ -75,15 +75,15 @@ async def started(
     )
 
 
-async def test_most_replicas_are_waited_for_so_that_a_log_without_its_end_is_noticed() -> None:
-    """After all machines were off, replicas may come a moment later than metadata-log does."""
+async def test_start_waits_for_a_majority_of_replicas_to_detect_a_lost_end() -> None:
+    """After a power failure replicas may start later than metadata-log."""
     late = Replicas((0.0, answer("new", 0)), (0.3, answer("full", 90)))
     _, floor = await started(late)
     assert floor is not None
     assert floor.epoch == 90
 
 
-async def test_a_start_goes_on_without_most_replicas_after_a_while() -> None:
+async def test_start_continues_without_a_majority_of_replicas_after_patience() -> None:
     _, floor = await started(Replicas((0.0, answer("one", 7))), patience_s=0.3)
     assert floor is not None
     assert floor.epoch == 7
@@ -97,9 +97,7 @@ async def test_a_start_goes_on_without_most_replicas_after_a_while() -> None:
     assert (await started(Replicas(known=0))).floor is None
 
 
-async def test_a_replica_that_missed_a_recovery_gives_no_snapshot_though_its_epochs_are_later() -> (
-    None
-):
+async def test_snapshot_of_a_replica_that_missed_a_recovery_is_not_used() -> None:
     stale = answer("stale", 340, OLD, snapshot=snapshot(340, OLD))
     right = answer("right", 339, NEW, snapshot=snapshot(339, NEW), recovered=True)
     replicas = Replicas((0.0, stale), (0.0, right))
@@ -109,10 +107,8 @@ async def test_a_replica_that_missed_a_recovery_gives_no_snapshot_though_its_epo
     assert floor.epoch == 339
 
 
-async def test_a_replica_that_missed_a_recovery_does_not_judge_what_a_process_acknowledged() -> (
-    None
-):
-    """Two histories had grown from one log, and the recovery took the process's own, not the replica's."""
+async def test_replica_that_missed_a_recovery_does_not_judge_acknowledged_epochs() -> None:
+    """Two histories grew from one log. The recovery took that of the process, not that of the replica."""
     floor = Floor(339, b"s" * 16, log_id=OLD)
     stale = answer("stale", 360, OLD, known=Known.OTHER)
     right = answer("right", 340, NEW, snapshot=snapshot(340, NEW), recovered=True)
@@ -126,8 +122,8 @@ async def test_a_replica_that_missed_a_recovery_does_not_judge_what_a_process_ac
         await started(Replicas((0.0, stale), (0.0, other)), floor=floor)
 
 
-async def test_a_replica_that_cannot_read_the_log_does_not_say_whose_history_it_is() -> None:
-    """It may hold what a recovery has just given up, while the replica that made this starts again."""
+async def test_stopped_replica_does_not_judge_acknowledged_epochs() -> None:
+    """The stopped replica may have epochs that a recovery gave up, while the recovering replica restarts."""
     floor = Floor(80, b"s" * 16)
     stopped = answer("a", 82, known=Known.OTHER, stopped="the log was recovered")
     assert (await started(Replicas((0.0, stopped), known=1), floor=floor)).floor is not None
@@ -137,7 +133,7 @@ async def test_a_replica_that_cannot_read_the_log_does_not_say_whose_history_it_
     ("own", "known", "least"),
     [(0, Known.SAME, 90), (50, Known.SAME, 90), (95, Known.UNKNOWN, 95), (50, Known.UNKNOWN, 50)],
 )
-async def test_the_later_floor_counts(own: int, known: Known, least: int) -> None:
+async def test_later_of_two_floors_is_used(own: int, known: Known, least: int) -> None:
     found = await started(
         Replicas((0.0, answer("a", 90, known=known)), known=1), floor=Floor(own, b"s" * 16)
     )
@@ -145,8 +141,8 @@ async def test_the_later_floor_counts(own: int, known: Known, least: int) -> Non
     assert found.floor.epoch == least
 
 
-async def test_who_acknowledged_an_epoch_that_the_archive_does_not_keep_is_told() -> None:
-    """It is unknown whether it is of this history, so waiting would not end."""
+async def test_acknowledged_epoch_before_the_archive_is_an_error() -> None:
+    """Whether the epoch is of this history is unknown, so waiting would not end."""
     replicas = Replicas((0.0, answer("a", 90, known=Known.UNKNOWN, begins=60)), known=1)
     with pytest.raises(OtherHistoryError, match="begins at epoch 60"):
         await started(replicas, begin_offset=70, floor=Floor(59, b"s" * 16))
@@ -156,11 +152,11 @@ async def test_who_acknowledged_an_epoch_that_the_archive_does_not_keep_is_told(
 
 
 @pytest.mark.parametrize("begin_offset", [0, 20])
-async def test_who_reads_the_log_gives_the_snapshot_and_not_who_has_stopped(
+async def test_snapshot_comes_from_a_replica_that_reads_the_log(
     begin_offset: int,
 ) -> None:
-    """It holds later epochs that an unclean election has taken back: who begins with them stops at once, and
-    begins with them again.
+    """The stopped replica has later epochs that an unclean election lost. A process that starts with them stops
+    at once, again and again.
     """
     lost = answer(
         "lost", 90, snapshot=snapshot(90, OLD), stopped="its anchor is not there any more"
@@ -174,7 +170,7 @@ async def test_who_reads_the_log_gives_the_snapshot_and_not_who_has_stopped(
     assert alone.loaded == [f"90-{OLD}"]
 
 
-async def test_the_log_is_read_from_its_beginning_where_who_reads_it_says_so() -> None:
+async def test_log_is_read_from_its_beginning_without_a_usable_snapshot() -> None:
     lost = answer(
         "lost", 90, snapshot=snapshot(90, OLD), stopped="its anchor is not there any more"
     )

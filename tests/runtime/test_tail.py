@@ -1,11 +1,11 @@
-"""Until when everything has been read: what answers to fetches say, and what was handed on of it."""
+"""The time up to which all records have been read, from answers to fetches and delivered records."""
 
 from __future__ import annotations
 
 from stele.runtime.live_flow import FetchAnswer, Tail
 
 
-def test_nothing_is_confirmed_before_every_partition_was_answered() -> None:
+def test_nothing_is_confirmed_before_every_partition_answered() -> None:
     tail = Tail()
     tail.start({0: 10, 1: 0}, {0: 10, 1: 0}, 100.0)
     assert tail.look({}, 101.0) is None
@@ -13,7 +13,7 @@ def test_nothing_is_confirmed_before_every_partition_was_answered() -> None:
     assert tail.look({0: FetchAnswer(10, "a"), 1: FetchAnswer(0, "b")}, 103.0) == 101.0
 
 
-def test_an_answer_confirms_the_time_of_the_look_before_it() -> None:
+def test_answer_confirms_the_time_of_the_previous_look() -> None:
     tail = Tail()
     tail.start({0: 10}, {0: 10}, 100.0)
     assert tail.look({0: FetchAnswer(10, 1)}, 100.25) == 100.0
@@ -21,7 +21,7 @@ def test_an_answer_confirms_the_time_of_the_look_before_it() -> None:
     assert tail.look({0: FetchAnswer(10, 2)}, 100.75) == 100.5
 
 
-def test_records_that_are_not_handed_on_yet_confirm_nothing() -> None:
+def test_undelivered_records_confirm_nothing() -> None:
     tail = Tail()
     tail.start({0: 10}, {0: 10}, 100.0)
     assert tail.look({0: FetchAnswer(12, 1)}, 101.0) is None
@@ -31,7 +31,7 @@ def test_records_that_are_not_handed_on_yet_confirm_nothing() -> None:
     assert tail.look({0: FetchAnswer(16, 3)}, 103.0) == 100.0
 
 
-def test_a_busy_partition_confirms_again_and_again() -> None:
+def test_busy_partition_confirms_continuously() -> None:
     tail, end, confirmed = Tail(), 0, list[float | None]()
     tail.start({0: 0}, {0: 0}, 0.0)
     for step in range(1, 20):
@@ -43,7 +43,7 @@ def test_a_busy_partition_confirms_again_and_again() -> None:
     assert 19 / 4 - confirmed[-1] <= 1.0
 
 
-def test_the_slowest_partition_counts() -> None:
+def test_confirmed_time_is_that_of_the_slowest_partition() -> None:
     tail = Tail()
     tail.start({0: 0, 1: 0}, {0: 0, 1: 0}, 0.0)
     tail.look({0: FetchAnswer(0, 1), 1: FetchAnswer(0, 1)}, 1.0)
@@ -51,13 +51,13 @@ def test_the_slowest_partition_counts() -> None:
         assert tail.look({0: FetchAnswer(0, step), 1: FetchAnswer(0, 1)}, float(step)) == 0.0
 
 
-def test_what_is_older_than_the_start_is_told_from_what_is_new() -> None:
+def test_records_before_the_start_are_not_new() -> None:
     tail = Tail()
     tail.start({0: 5}, {0: 7}, 0.0)
     assert [tail.take(0, offset) for offset in (5, 6, 7, 8)] == [False, False, True, True]
 
 
-def test_a_new_start_forgets_what_was_confirmed() -> None:
+def test_new_start_resets_the_confirmed_time() -> None:
     tail = Tail()
     tail.start({0: 0}, {0: 0}, 0.0)
     assert tail.look({0: FetchAnswer(0, 1)}, 1.0) == 0.0

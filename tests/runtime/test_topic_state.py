@@ -1,4 +1,4 @@
-"""Topics are compared with what Stele needs, and each difference says what it does and how to put it right."""
+"""Comparison of topics with the required settings. Each difference has its effect and its remedy."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ def with_settings(topic: Topic, **config: str) -> dict[str, ActualTopic]:
     }
 
 
-def test_topics_as_they_are_made_do_not_differ() -> None:
+def test_created_topics_have_no_differences() -> None:
     assert differences(SPECS, AS_MADE) == ()
     untold = {name: ActualTopic(spec.partitions, 3, {}) for name, spec in SPECS.items()}
-    assert differences(SPECS, untold) == (), "a setting that is not told is no difference"
-    assert differences(SPECS, {}) == (), "nor is a topic that is not there"
+    assert differences(SPECS, untold) == (), "an unknown setting is no difference"
+    assert differences(SPECS, {}) == (), "a missing topic is no difference"
 
 
 @pytest.mark.parametrize(
@@ -42,9 +42,7 @@ def test_topics_as_they_are_made_do_not_differ() -> None:
         (Topic.LOAD, "max.compaction.lag.ms", "9223372036854775807", Harm.OTHER),
     ],
 )
-def test_each_setting_that_does_harm_is_named(
-    topic: Topic, name: str, value: str, harm: Harm
-) -> None:
+def test_each_harmful_setting_is_named(topic: Topic, name: str, value: str, harm: Harm) -> None:
     (found,) = differences(SPECS, with_settings(topic, **{name: value}))
     assert (found.topic, found.harm) == (topic, harm)
     assert f"with {name}={value} " in found.text
@@ -62,13 +60,13 @@ def test_each_setting_that_does_harm_is_named(
         (Topic.EPOCHS, "min.insync.replicas", "3"),
     ],
 )
-def test_settings_that_are_as_good_are_not_named(topic: Topic, name: str, value: str) -> None:
+def test_equivalent_settings_are_not_named(topic: Topic, name: str, value: str) -> None:
     assert differences(SPECS, with_settings(topic, **{name: value})) == ()
 
 
 @pytest.mark.parametrize("topic", [Topic.EPOCHS, Topic.ACKS])
 @pytest.mark.parametrize(("copies", "in_sync"), [(1, "1"), (2, "1"), (2, "2"), (3, "1")])
-def test_fewer_than_three_copies_or_two_in_sync_are_named_but_of_a_development_cluster(
+def test_low_replication_is_named_except_in_development(
     topic: Topic, copies: int, in_sync: str
 ) -> None:
     config = {**SPECS[topic].config, "min.insync.replicas": in_sync}
@@ -81,25 +79,25 @@ def test_fewer_than_three_copies_or_two_in_sync_are_named_but_of_a_development_c
     assert differences(SPECS, states, development=True) == ()
 
 
-def test_a_topic_that_can_be_made_again_may_have_one_copy() -> None:
+def test_rebuildable_topic_may_have_one_replica() -> None:
     one = topic_specs(1)[Topic.ORDERS].config
     assert differences(SPECS, AS_MADE | {str(Topic.ORDERS): ActualTopic(1, 1, one)}) == ()
 
 
-def test_a_topic_that_needs_more_copies_in_sync_than_it_has_takes_no_records() -> None:
+def test_topic_with_fewer_replicas_than_in_sync_takes_no_records() -> None:
     config = SPECS[Topic.ORDERS].config
     (found,) = differences(SPECS, AS_MADE | {str(Topic.ORDERS): ActualTopic(1, 1, config)})
     assert found.harm is Harm.LOSS and "takes no records" in found.text
 
 
-def test_partitions_are_raised_where_a_topic_may_have_several() -> None:
+def test_partitions_are_raised_if_the_topic_may_have_several() -> None:
     for topic, count, raise_to in ((Topic.ACKS, 1, 4), (Topic.ACKS, 6, None), (Topic.EPOCHS, 3, 0)):
         states = AS_MADE | {str(topic): ActualTopic(count, 3, SPECS[topic].config)}
         found = [each.raise_to for each in differences(SPECS, states)]
         assert found == ([] if raise_to is None else [raise_to])
 
 
-def test_topics_that_differ_alike_are_named_in_one_sentence() -> None:
+def test_topics_with_equal_differences_share_one_sentence() -> None:
     by_clients = {"message.timestamp.type": "CreateTime"}
     old = {
         name: ActualTopic(spec.partitions, 3, {**spec.config, **by_clients})
