@@ -49,7 +49,7 @@ def chromium() -> Iterator[Browser]:
 
 
 class Watched:
-    """A page, and whatever it complained about."""
+    """A page, and the errors that it reported."""
 
     def __init__(self, browser: Browser, url: str, theme: str = "light") -> None:
         context = browser.new_context(
@@ -59,7 +59,7 @@ class Watched:
         context.set_default_timeout(DEADLINE_MS)
         self.complaints = list[str]()
         self.failed = list[str]()
-        """Requests without an answer: of a service that is away on purpose, or of none that should be."""
+        """Requests without an answer. A test allows them while it stops a service."""
         self.url = url
         self.page: Page = self._watched(context.new_page())
 
@@ -70,16 +70,16 @@ class Watched:
         return page
 
     def _said(self, kind: str, text: str) -> None:
-        is_network = "Failed to load resource" in text  # a service that is away, on purpose
+        is_network = "Failed to load resource" in text  # the test has stopped the service
         if kind == "error" and not is_network:
             self.complaints.append(text)
 
     def open(self, place: str = "") -> Page:
-        """Go there, and wait until the page knows the state."""
+        """Open the address, and wait until the page has the state."""
         return self._open(self.page, place)
 
     def another(self, place: str = "") -> Page:
-        """The same of one more page of this browser."""
+        """Open another page of this browser in the same way."""
         return self._open(self._watched(self.page.context.new_page()), place)
 
     def _open(self, page: Page, place: str) -> Page:
@@ -88,7 +88,7 @@ class Watched:
         return page
 
     def until(self, condition: str, deadline_s: float = 90.0, page: Page | None = None) -> None:
-        """Playwright's own way needs ``eval`` in the page, which its policy forbids."""
+        """Wait for a condition. Playwright's own wait needs ``eval``, which the policy of the page forbids."""
         page = page or self.page
         try:
             wait_until(lambda: _holds(page, condition), condition, deadline_s)

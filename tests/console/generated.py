@@ -34,7 +34,7 @@ REPLICAS = 3
 
 
 def large_image(nodes: int, tablets: int) -> Image:
-    """``nodes`` in two datacentres of five racks, and one table of ``tablets``, which is a power of two."""
+    """Return a state of ``nodes`` in two datacentres with five racks, and a table with ``tablets``."""
     image = apply_facts(
         EMPTY_FOR_FOLLOWERS, [ClusterCreated("demo", "demo/1", PARTITIONER, LOG_ID.hex(), "")]
     )
@@ -86,25 +86,25 @@ class Generated:
         self.images = {image.epoch: image}
         self.away = False
         self.streams = 0
-        """How often somebody has begun to follow."""
+        """The number of streams that were opened."""
         self.dumps = 0
         self._moved = asyncio.Event()
         self.loop: asyncio.AbstractEventLoop | None = None
 
     def tell(self, epoch: Epoch, after: Image) -> None:
-        """In the server's own thread."""
+        """Append in the thread of the server."""
         self.epochs[epoch.epoch] = epoch
         self.images[epoch.epoch] = self.image = after
         moved, self._moved = self._moved, asyncio.Event()
         moved.set()
 
     def tell_beside(self, epoch: Epoch, after: Image) -> None:
-        """From another thread."""
+        """Append from another thread."""
         assert self.loop is not None, "it is served"
         self.loop.call_soon_threadsafe(self.tell, epoch, after)
 
     def forget(self, image: Image) -> None:
-        """Another history, which begins with this state."""
+        """Begin another history with this state."""
         self.epochs, self.images, self.image = {}, {image.epoch: image}, image
         moved, self._moved = self._moved, asyncio.Event()
         moved.set()
@@ -153,7 +153,7 @@ class Generated:
 
 @asynccontextmanager
 async def served(generated: Generated) -> AsyncIterator[str]:
-    """Its address, inside the block."""
+    """Yield the address of the server."""
     generated.loop = asyncio.get_running_loop()
     app = build_app("generated", generated.routes(), lambda: Health(ok=True, epoch=1))
     async with serving(app, bind("127.0.0.1", 0), grace_s=0) as url:
@@ -162,7 +162,7 @@ async def served(generated: Generated) -> AsyncIterator[str]:
 
 @contextmanager
 def served_beside(generated: Generated) -> Iterator[str]:
-    """The same in a thread, for a test that has no loop."""
+    """Serve in a thread, for tests without an event loop."""
     found: list[str] = []
     ready, end = threading.Event(), threading.Event()
 

@@ -56,7 +56,7 @@ QUIET: Final = "globalThis.steleConsole.state.looked && !document.querySelector(
 def views(page: Page, newest: int) -> dict[str, str]:
     """Return the address of each picture by its name: all links of the navigation, and details.
 
-    Balance is the first, while tablets move.
+    Balance is first, while tablets move.
     """
     links = page.locator("nav[aria-label=Views] a")
     found = [str(each.get_attribute("href")).removeprefix("#/") for each in links.all()]
@@ -143,7 +143,7 @@ def _put(stack: Stack) -> None:
 
 @contextmanager
 def _load(stack: Stack) -> Iterator[None]:
-    """Read and write through the nodes that stay, so that the charts have values."""
+    """Read and write through the remaining nodes, so that the charts have values."""
     end = threading.Event()
 
     def run() -> None:

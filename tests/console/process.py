@@ -1,4 +1,4 @@
-"""A console's process, beside what a test serves."""
+"""A console process for a server of the test."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.polling import wait_until
 
 @contextmanager
 def console(metadata_log: str, folder: Path, **more: str) -> Iterator[str]:
-    """Return its address, inside the block. ``more`` are further variables."""
+    """Yield the address of the console. ``more`` adds variables."""
     given = {"STELE_METADATA_LOG_URLS": metadata_log, "STELE_HTTP_PORT": "0"}
     env = {**os.environ, **given, "STELE_INSTANCE_ID": "console", **more}
     argv = [sys.executable, "-m", "stele.console"]

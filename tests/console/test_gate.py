@@ -54,7 +54,7 @@ NOBODY = Upstream(None, {})  # type: ignore[arg-type]
 """Requests to an upstream service fail."""
 TOKEN = "t0ken"
 LATE = 100
-"""So many events are not on their way at one time."""
+"""More events than can be in flight."""
 
 
 def client(token: str, host: str, callers: Callers | None = None) -> httpx.AsyncClient:
@@ -69,20 +69,20 @@ def client(token: str, host: str, callers: Callers | None = None) -> httpx.Async
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1:80", "localhost:8090", "[::1]:8090", "127.1.2.3"])
-async def test_on_loopback_who_names_this_machine_is_let_in(host: str) -> None:
+async def test_loopback_host_names_are_accepted(host: str) -> None:
     async with client("", host) as http:
         assert (await http.get("/api/x")).status_code == 200
 
 
 @pytest.mark.parametrize("host", ["evil.example", "127.0.0.1.evil.example", "10.0.0.7", ""])
-async def test_a_name_that_somebody_else_leads_here_is_refused(host: str) -> None:
+async def test_foreign_host_name_is_refused(host: str) -> None:
     async with client("", "127.0.0.1") as http:
         answer = await http.get("/api/x", headers={"host": host})
         assert answer.status_code == 421
         assert answer.json()["code"] == "foreign_host"
 
 
-async def test_with_a_token_nothing_is_read_without_it() -> None:
+async def test_api_needs_the_token_of_the_console() -> None:
     async with client(TOKEN, "console.example") as http:
         assert (await http.get("/")).status_code == 200
         assert (await http.get("/page/x.js")).status_code == 200
@@ -94,7 +94,7 @@ async def test_with_a_token_nothing_is_read_without_it() -> None:
         assert answer.status_code == 200
 
 
-async def test_where_there_are_callers_each_shows_a_token_of_his_own(tmp_path: Path) -> None:
+async def test_api_needs_the_token_of_a_caller_from_the_file(tmp_path: Path) -> None:
     file = tmp_path / "callers"
     file.write_text(f"{line_of('ada', TOKEN)}\n")
     for host in ("127.0.0.1", "console.example"):
@@ -109,8 +109,8 @@ async def test_where_there_are_callers_each_shows_a_token_of_his_own(tmp_path: P
             assert foreign.status_code == 403, "a token makes no page of another site ours"
 
 
-async def test_what_a_caller_may_not_do_the_console_asks_nobody_for() -> None:
-    """Nor under another name: there may be a metadata-log behind it that believes everybody."""
+async def test_commands_that_the_caller_may_not_send_are_not_forwarded() -> None:
+    """The caller cannot use another name either. The metadata-log may accept any actor."""
     ann = Caller("ann", frozenset({"leave"}))
     envelope = await envelope_of(asked("decommission", node="n1"), NOBODY, ann)
     assert envelope.actor == "ann"
@@ -123,8 +123,8 @@ async def test_what_a_caller_may_not_do_the_console_asks_nobody_for() -> None:
         assert (found.value.status, found.value.body.code) == (403, code)
 
 
-async def test_a_stream_ends_once_the_token_is_withdrawn(tmp_path: Path) -> None:
-    """No event comes after that, and what the stream has is given back."""
+async def test_stream_ends_once_its_token_is_withdrawn(tmp_path: Path) -> None:
+    """No event follows, and the resources of the stream are released."""
     file, now_s, ended = tmp_path / "callers", 0.0, asyncio.Event()
     file.write_text(f"{line_of('ada', TOKEN)}\n")
 
@@ -159,14 +159,14 @@ async def test_a_stream_ends_once_the_token_is_withdrawn(tmp_path: Path) -> None
         assert (await http.get("/api/stream")).status_code == 401
 
 
-def test_a_token_for_all_and_one_for_each_do_not_go_together() -> None:
+def test_common_token_and_callers_file_exclude_each_other() -> None:
     given = {"STELE_CONSOLE_TOKEN": TOKEN, "STELE_HTTP_CALLERS_FILE": "/callers"}
     with pytest.raises(ConfigurationError, match="leave one of them out"):
         load_settings(ConsoleSettings, given)
     assert ConsoleSettings(http_host="0.0.0.0", http_callers_file="/callers").token() == ""
 
 
-async def test_another_sites_page_can_ask_for_nothing() -> None:
+async def test_requests_from_pages_of_other_sites_are_refused() -> None:
     async with client("", "127.0.0.1:8090") as http:
         assert (await http.post("/api/x")).status_code == 403
         foreign = {MARK: "1", "origin": "http://evil.example"}
@@ -179,7 +179,7 @@ async def test_another_sites_page_can_ask_for_nothing() -> None:
         assert (await http.get("/", headers={"sec-fetch-site": "cross-site"})).status_code == 200
 
 
-async def test_every_answer_forbids_scripts_and_frames_of_others() -> None:
+async def test_every_answer_forbids_foreign_scripts_and_frames() -> None:
     async with client(TOKEN, "console.example") as http:
         for path in ("/", "/api/x", "/nothing"):
             answer = await http.get(path)
@@ -190,7 +190,7 @@ async def test_every_answer_forbids_scripts_and_frames_of_others() -> None:
             assert answer.headers["x-content-type-options"] == "nosniff"
 
 
-def test_beyond_loopback_there_is_always_a_token() -> None:
+def test_console_outside_of_loopback_always_has_a_token() -> None:
     assert ConsoleSettings().token() == ""
     assert ConsoleSettings(http_host="localhost").token() == ""
     drawn = ConsoleSettings(http_host="0.0.0.0").token()
@@ -204,13 +204,13 @@ def asked(operation: str, reason: str = "x", **fields: str) -> CommandAsked:
     return CommandAsked(operation=operation, fields=fields, reason=reason, actor=" ann ")
 
 
-async def test_a_command_without_a_reason_is_refused() -> None:
+async def test_command_without_a_reason_is_refused() -> None:
     for nothing in ("  ", "\u200b", "\u2060 \x1b\n"):
         with pytest.raises(HttpError, match="no reason"):
             await envelope_of(asked("decommission", nothing, node="n1"), NOBODY)
 
 
-async def test_only_operations_of_the_page_are_taken() -> None:
+async def test_only_operations_of_the_page_are_accepted() -> None:
     for name in ("set_setting", "advance", "load_state", "__class__", ""):
         with pytest.raises(HttpError, match="no operation"):
             await envelope_of(asked(name), NOBODY)
@@ -220,7 +220,7 @@ async def test_only_operations_of_the_page_are_taken() -> None:
         await envelope_of(asked("decommission"), NOBODY)
 
 
-async def test_the_envelope_says_who_why_and_from_where() -> None:
+async def test_envelope_has_actor_reason_and_origin() -> None:
     envelope = await envelope_of(asked("decommission", "old\n machine", node="n1"), NOBODY)
     assert (envelope.actor, envelope.reason, envelope.origin) == ("ann", "old machine", "console")
     assert envelope.command == Leave("n1")
@@ -230,7 +230,7 @@ async def test_the_envelope_says_who_why_and_from_where() -> None:
 
 
 TOKEN_BEYOND = 9_007_199_254_740_993
-"""One above what a browser's numbers hold."""
+"""One above the largest exact number of a browser."""
 ASKED: dict[str, tuple[dict[str, str], object]] = {
     "cancel abc": ({"request": "abc"}, Cancel("abc")),
     "decommission n1": ({"node": "n1"}, Leave("n1")),
@@ -273,7 +273,7 @@ ASKED: dict[str, tuple[dict[str, str], object]] = {
 
 
 @pytest.mark.parametrize("line", ASKED)
-async def test_an_operation_is_what_its_command_line_asks_for(line: str) -> None:
+async def test_operation_sends_the_command_of_its_command_line(line: str) -> None:
     """The line is read by the command line itself."""
     fields, command = ASKED[line]
     (operation,) = [
@@ -289,7 +289,7 @@ async def test_an_operation_is_what_its_command_line_asks_for(line: str) -> None
     assert bound.signature.parameters
 
 
-def test_every_operation_has_a_command_line_that_is_there() -> None:
+def test_every_operation_has_a_valid_command_line() -> None:
     for operation in OPERATIONS:
         values = {field.name: VALUES.get(field.kind, "x") for field in operation.fields}
         line = operation.command_line(values).removeprefix("stele ")
@@ -307,7 +307,7 @@ VALUES = {
 }
 
 
-async def test_a_pause_is_the_same_pause_when_it_is_sent_again() -> None:
+async def test_repeated_pause_has_the_same_end_time() -> None:
     again = msgspec.structs.replace(
         asked("balance-off", name="shop", lasting="30m"), request_id=new_request_id()
     )
@@ -319,12 +319,12 @@ async def test_a_pause_is_the_same_pause_when_it_is_sent_again() -> None:
 
 
 @pytest.mark.parametrize("address", ["", "ftp://x", "http://", "http://[", "file:///etc/passwd"])
-async def test_only_a_node_is_asked_who_it_is(address: str) -> None:
+async def test_join_needs_a_valid_address(address: str) -> None:
     with pytest.raises(HttpError):
         await envelope_of(asked("join", address=address), NOBODY)
 
 
-async def test_who_only_looks_has_the_console_ask_no_address() -> None:
+async def test_read_only_console_contacts_no_address() -> None:
     """Otherwise a viewer could send requests into the console's network."""
     routes = command_routes(None, NOBODY, may_command=False)  # type: ignore[arg-type]
     http = httpx.AsyncClient(
@@ -339,8 +339,8 @@ async def test_who_only_looks_has_the_console_ask_no_address() -> None:
             assert (answer.status_code, answer.json()["code"]) == (403, "read_only")
 
 
-def test_a_plan_is_known_again_by_what_it_does() -> None:
-    """Values that change all the time, and random names of each plan, do not count."""
+def test_fingerprint_of_a_plan_covers_only_its_effects() -> None:
+    """Changing values and random names of a plan are not compared."""
     request = Request(request_id="r", kind=RequestKind.MOVE, status=RequestStatus.PENDING)
     placed = PlannedPlacement(
         placement="p1",

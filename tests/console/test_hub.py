@@ -1,11 +1,11 @@
-"""One stream for all pages: in order, once each, and only so much kept."""
+"""The hub shares one stream with all pages: in order, each event once, with bounded memory."""
 
 from __future__ import annotations
 
 from stele.console.watch import KEPT, Hub
 
 
-def test_what_is_behind_an_epoch_is_told_in_order() -> None:
+def test_events_after_an_epoch_are_returned_in_order() -> None:
     hub = Hub()
     for epoch in range(5, 10):
         hub.add(epoch, b"%d" % epoch)
@@ -14,7 +14,7 @@ def test_what_is_behind_an_epoch_is_told_in_order() -> None:
     assert hub.after(9) == []
 
 
-def test_a_gap_is_told_as_nothing_so_that_nobody_skips_it() -> None:
+def test_events_are_not_returned_across_a_gap() -> None:
     hub = Hub()
     for epoch in range(1, KEPT + 11):
         hub.add(epoch, b"")
@@ -23,7 +23,7 @@ def test_a_gap_is_told_as_nothing_so_that_nobody_skips_it() -> None:
     assert [n for n, _ in hub.after(10, most=1)] == [11]
 
 
-def test_the_bell_rings_for_all_who_took_it_before() -> None:
+def test_bell_rings_for_all_earlier_waiters() -> None:
     hub = Hub()
     first = hub.bell()
     hub.add(1, b"")
@@ -31,11 +31,11 @@ def test_the_bell_rings_for_all_who_took_it_before() -> None:
     assert not hub.bell().is_set()
 
 
-def test_another_history_leaves_nothing_and_is_counted() -> None:
+def test_restart_clears_events_and_counts_the_history() -> None:
     hub = Hub()
     hub.add(1, b"")
     bell = hub.bell()
     hub.restart()
     assert (hub.newest, hub.history) == (0, 1)
     assert bell.is_set()
-    hub.add(7, b"")  # the next one may be any
+    hub.add(7, b"")  # any epoch may follow

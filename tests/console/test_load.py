@@ -18,7 +18,7 @@ MUTE = """globalThis.SharedWorker = class {
     constructor() { globalThis.workersAsked = (globalThis.workersAsked ?? 0) + 1; }
     port = { postMessage() {}, close() {} };
 };"""
-"""A worker that neither fails nor says anything."""
+"""A worker that neither fails nor answers."""
 
 
 @pytest.fixture(scope="module")
@@ -36,9 +36,7 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield address
 
 
-def test_a_page_of_which_a_part_did_not_come_is_loaded_again(
-    browser: Browser, address: str
-) -> None:
+def test_page_with_a_missing_module_reloads_itself(browser: Browser, address: str) -> None:
     watched, cut = Watched(browser, address), list[str]()
 
     def cut_twice(route: Route) -> None:
@@ -55,7 +53,7 @@ def test_a_page_of_which_a_part_did_not_come_is_loaded_again(
     assert watched.page.evaluate("sessionStorage.length") == 0
 
 
-def test_a_page_that_never_comes_whole_says_so_and_rests(browser: Browser, address: str) -> None:
+def test_page_that_never_loads_reports_it_and_stops(browser: Browser, address: str) -> None:
     watched = Watched(browser, address)
     page, loads = watched.page, list[str]()
 
@@ -73,7 +71,7 @@ def test_a_page_that_never_comes_whole_says_so_and_rests(browser: Browser, addre
     assert len(loads) == 1
 
 
-def test_a_page_whose_worker_does_not_begin_follows_a_stream_of_its_own(
+def test_page_opens_its_own_stream_if_the_shared_worker_does_not_start(
     browser: Browser, address: str
 ) -> None:
     watched = Watched(browser, address)

@@ -1,4 +1,4 @@
-"""The map of a live page while tablets change, and cannot be read for a moment."""
+"""The map of a live page while tablets change, and reads of it fail for a moment."""
 
 from __future__ import annotations
 
@@ -95,10 +95,10 @@ def watched(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Itera
         assert not found.complaints
 
 
-def test_whatever_is_told_on_the_way_back_to_now_the_map_is_that_of_now(
+def test_map_is_current_after_returning_from_a_past_epoch(
     cluster: Cluster, watched: Watched
 ) -> None:
-    """A read that needs the map is replaced by one, caused by an event, that does not."""
+    """An event replaces the read that needs the map by one that does not."""
     page, held = watched.page, list[Route]()
 
     def hold_first(route: Route) -> None:
@@ -121,7 +121,7 @@ def test_whatever_is_told_on_the_way_back_to_now_the_map_is_that_of_now(
     page.unroute_all(behavior="ignoreErrors")
 
 
-def test_a_map_that_could_not_be_read_is_read_again(cluster: Cluster, watched: Watched) -> None:
+def test_failed_read_of_the_map_is_retried(cluster: Cluster, watched: Watched) -> None:
     left = [1]
 
     def fail_once(route: Route) -> None:

@@ -18,7 +18,7 @@ def sample(at_s: int, **requests: float | None) -> NodesSample:
     return NodesSample(at_ms=1000 * at_s, nodes=nodes, rates={}, latencies={})
 
 
-def test_the_sums_are_those_of_the_metrics_that_a_node_has() -> None:
+def test_sums_are_read_from_the_metrics_of_a_node() -> None:
     before = sums_of(generate_latest(REGISTRY).decode())
     for kind in ("get", "put"):
         metrics.request_seconds.labels(kind).observe(0.5)
@@ -29,7 +29,7 @@ def test_the_sums_are_those_of_the_metrics_that_a_node_has() -> None:
     assert sums_of("no metrics {") == {}
 
 
-def test_a_rate_needs_two_samples_of_one_run_of_the_process() -> None:
+def test_rate_needs_two_samples_of_one_process() -> None:
     before = sample(10, steady=100, idle=5, restarted=900, silent=3)
     now = with_rates(before, sample(15, steady=200, idle=5, restarted=4, silent=None, fresh=7))
     assert now.rates == {"steady": 20.0, "idle": 0.0}

@@ -31,12 +31,12 @@ async def asked(body: bytes, path: str) -> httpx.Response:
 
 @pytest.mark.parametrize("path", BALANCER)
 @pytest.mark.parametrize("body", [b"", b"<html>", b"[1,2,3]", b"null", b'{"nodes": 3}', b"\0" * 99])
-async def test_what_is_no_answer_of_it_is_named(path: str, body: bytes) -> None:
+async def test_invalid_answer_of_the_balancer_is_502(path: str, body: bytes) -> None:
     answer = await asked(body, path)
     assert answer.status_code == 502
     assert answer.json()["code"] == "not_understood"
 
 
-async def test_its_answer_is_passed_on_as_it_is() -> None:
+async def test_valid_answer_of_the_balancer_is_forwarded_unchanged() -> None:
     body = msgspec.json.encode(LoadHistory(span_ms=1, every_ms=1, samples=()))
     assert (await asked(body, "/api/balance/history")).content == body

@@ -1,4 +1,4 @@
-"""A map in bytes: what a browser reads is what the placement says, before a change and after it."""
+"""Packed maps: the browser reads the rows of the placement, before and after a change."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from tests.domain.history import History, join, three_nodes
 KINDS = {"f4": np.float32, "i2": np.int16, "u1": np.uint8, "i4": np.int32}
 
 
-def unpacked(raw: bytes) -> dict[str, Any]:
-    """As the page reads it, without any of the packing code."""
+def unpack_as_the_page(raw: bytes) -> dict[str, Any]:
+    """Unpack the bytes like the page, without the packing code."""
     assert raw[:4] == b"STM1"
     length = int.from_bytes(raw[4:8], "little")
     head: dict[str, Any] = json.loads(raw[8 : 8 + length])
@@ -38,7 +38,7 @@ def unpacked(raw: bytes) -> dict[str, Any]:
 
 @cache
 def grown() -> History:
-    """A node joins beside a keyspace in ranges and a table in tablets."""
+    """Return a history in which a node joins, with a keyspace in ranges and a table in tablets."""
     history, world = three_nodes()
     made = CreateKeyspace("shop", {"dc1": 2}, tablets=True, initial_tablets=8)
     assert history.apply(made) is None
@@ -56,12 +56,12 @@ def images(history: History) -> list[Image]:
     return found
 
 
-def test_every_row_has_its_nodes_its_reads_and_its_beginning() -> None:
+def test_packed_row_has_its_nodes_reads_and_start() -> None:
     image = images(grown())[-1]
     for name in (*image.ring.placements, TOKENS):
         placement = map_of(image, name)
         assert placement is not None
-        found = unpacked(packed_map(name, image.epoch, placement))
+        found = unpack_as_the_page(packed_map(name, image.epoch, placement))
         assert found["rows"] == len(placement.rows)
         lists = found["replicas"].reshape(found["width"], found["rows"]).T.tolist()
         for place, row in enumerate(placement.rows):
@@ -72,11 +72,11 @@ def test_every_row_has_its_nodes_its_reads_and_its_beginning() -> None:
                 assert abs(found["starts"][place] - part) < 1e-6
 
 
-def test_a_row_that_moves_is_told_from_one_at_rest() -> None:
+def test_moving_rows_differ_from_rows_at_rest() -> None:
     rest = RangeReplicas(MIN_TOKEN, 0, ("n1",), ("n1",))
     moving = RangeReplicas(0, 5, ("n1",), ("n1", "n2"))
     nobody = RangeReplicas(5, MIN_TOKEN, (), ())
-    found = unpacked(packed_map("dc1=1", 3, Placement.of((rest, moving, nobody))))
+    found = unpack_as_the_page(packed_map("dc1=1", 3, Placement.of((rest, moving, nobody))))
     assert found["state"].tolist() == [RowState.AT_REST, RowState.MOVING, RowState.NOBODY]
 
 
@@ -100,8 +100,8 @@ def test_only_rows_with_other_bounds_or_replicas_differ() -> None:
     assert differing(after, after).tolist() == [0, 0, 0, 0]
 
 
-def test_the_rows_of_an_event_make_the_map_of_the_epoch_before_that_of_its_own() -> None:
-    """For each epoch of a history, and each map: parts that are not read again are changed in place."""
+def test_rows_of_an_event_update_the_previous_map_in_place() -> None:
+    """Applies to each epoch of a history and each map that is not read again."""
     history, in_place = grown(), 0
     for before, epoch, after in zip(
         images(history), history.epochs, images(history)[1:], strict=False
@@ -112,9 +112,9 @@ def test_the_rows_of_an_event_make_the_map_of_the_epoch_before_that_of_its_own()
             old = before.ring.placements.get(name)
             if change.anew or old is None:
                 continue
-            known = unpacked(packed_map(name, 0, old.renumbered(after.ring.nodes)))
-            wanted = unpacked(packed_map(name, 0, placement.renumbered(after.ring.nodes)))
-            if known["width"] < wanted["width"]:  # the page sees that it does not fit
+            known = unpack_as_the_page(packed_map(name, 0, old.renumbered(after.ring.nodes)))
+            wanted = unpack_as_the_page(packed_map(name, 0, placement.renumbered(after.ring.nodes)))
+            if known["width"] < wanted["width"]:  # the page detects that the change does not fit
                 assert any(len(numbers) > known["width"] for *_, numbers in change.rows)
                 continue
             in_place += bool(change.rows)
@@ -129,7 +129,7 @@ def test_the_rows_of_an_event_make_the_map_of_the_epoch_before_that_of_its_own()
 
 
 def _write(known: dict[str, Any], change: MapChange) -> None:
-    """As ``map_data.js`` does."""
+    """Write the changed rows like ``map_data.js``."""
     lists = known["replicas"].reshape(known["width"], known["rows"])
     for place, state, reads, version, numbers in change.rows:
         known["state"][place], known["reads"][place] = state, reads
@@ -137,7 +137,7 @@ def _write(known: dict[str, Any], change: MapChange) -> None:
         lists[:, place] = [*numbers, *[-1] * (known["width"] - len(numbers))]
 
 
-def test_an_event_tells_who_why_and_what_as_text() -> None:
+def test_event_has_actor_reason_and_changes_as_text() -> None:
     history = grown()
     all_ = [*zip(images(history), history.epochs, images(history)[1:], strict=False)]
     told = [live_epoch_text(before, epoch, after) for before, epoch, after in all_]

@@ -44,7 +44,7 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture(scope="module")
 def stack(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    """Without a browser none is started."""
+    """Yield a stack. It is not started without a browser."""
     directory: Path = tmp_path_factory.mktemp("console")
     services = [spec for spec in SERVICES if spec.name in NEEDED]
     with Stack(directory, nodes=3, services=services) as running:
@@ -64,7 +64,7 @@ def watched(stack: Stack, browser: Browser) -> Iterator[Watched]:
 
 
 def command(stack: Stack, **fields: object) -> int:
-    """Its epoch."""
+    """Send a command, and return its epoch."""
     body = {"request_id": new_request_id(), "actor": "ann", "reason": "a trial", "command": fields}
     answer = httpx.post(f"{stack.url('metadata-log')}/v1/commands", json=body, timeout=90)
     assert answer.status_code == 200, answer.text
@@ -73,7 +73,7 @@ def command(stack: Stack, **fields: object) -> int:
 
 
 def normal(stack: Stack) -> int:
-    """How many nodes are."""
+    """Return the number of normal nodes."""
     nodes = httpx.get(f"{stack.url('metadata-log')}/v1/nodes", timeout=90).json()["nodes"]
     return sum(node["state"] == "normal" for node in nodes)
 
@@ -90,14 +90,14 @@ def newest(stack: Stack) -> int:
     return epoch
 
 
-def nothing_follows(stack: Stack) -> bool:
+def is_quiescent(stack: Stack) -> bool:
     """Return whether the last change is fenced and no operation is open, so that plans stay valid."""
     found = httpx.get(f"{stack.url('metadata-log')}/v1/topology", timeout=90).json()
     versions = found["topology"]
     return not found["transitions"] and versions["fence_version"] == versions["version"]
 
 
-def test_a_join_is_seen_live(stack: Stack, watched: Watched) -> None:
+def test_join_is_shown_live(stack: Stack, watched: Watched) -> None:
     page = watched.open("#/nodes")
     expect(page.locator("[data-node=n3]")).to_contain_text("normal")
     page.evaluate(RECORD)
@@ -128,7 +128,7 @@ RECORD = """() => {
 }"""
 
 
-def test_the_line_of_time_goes_to_an_epoch_and_back(stack: Stack, watched: Watched) -> None:
+def test_time_line_shows_a_past_epoch_and_returns(stack: Stack, watched: Watched) -> None:
     before = newest(stack)
     after = command(stack, type="set_setting", name="colour", value="<b>blue</b>")
     page = watched.open("#/nodes")
@@ -167,7 +167,7 @@ def test_the_line_of_time_goes_to_an_epoch_and_back(stack: Stack, watched: Watch
     expect(page.locator("[data-name=colour]")).to_have_count(0)
 
 
-def test_what_is_chosen_by_keyboard_comes_into_sight_and_escape_leads_back(
+def test_keyboard_selection_scrolls_into_view_and_escape_closes_it(
     stack: Stack, watched: Watched
 ) -> None:
     watched.page.set_viewport_size({"width": 800, "height": 300})
@@ -182,7 +182,7 @@ def test_what_is_chosen_by_keyboard_comes_into_sight_and_escape_leads_back(
     expect(page.locator("[data-node=n1]")).to_be_focused()
 
 
-def test_what_is_not_known_is_not_said_to_be_nothing(stack: Stack, watched: Watched) -> None:
+def test_unknown_state_is_not_shown_as_empty(stack: Stack, watched: Watched) -> None:
     page = watched.page
     page.route("**/api/overview*", lambda route: route.abort())
     page.goto(f"{watched.url}/#/operations")
@@ -193,10 +193,10 @@ def test_what_is_not_known_is_not_said_to_be_nothing(stack: Stack, watched: Watc
     assert "no node" not in page.locator("main").inner_text()
 
 
-def test_what_a_request_waited_for_in_an_earlier_state_is_not_said_of_this_one(
+def test_wait_of_an_earlier_state_is_not_shown_for_the_present_one(
     stack: Stack, watched: Watched
 ) -> None:
-    """A look at the services is up to a second old."""
+    """The poll of the services is up to a second old."""
     page = watched.open("#/operations")
     watched.until("globalThis.steleConsole.state.looked")
     assert page.evaluate(STATE_AFTER_THE_LOOK) == [False, True]
@@ -222,7 +222,7 @@ STATE_AFTER_THE_LOOK = """async () => {
 }"""
 
 
-def test_a_join_is_one_bar_and_its_epochs_are_a_click_away(stack: Stack, watched: Watched) -> None:
+def test_join_is_one_bar_with_its_epochs(stack: Stack, watched: Watched) -> None:
     page = watched.open("#/history")
     bar = page.locator("[data-operation]", has_text="join n1")
     expect(bar).to_have_count(1)
@@ -238,9 +238,7 @@ def test_a_join_is_one_bar_and_its_epochs_are_a_click_away(stack: Stack, watched
     expect(everything).to_be_enabled()
 
 
-def test_nodes_are_sorted_by_a_column_and_each_has_a_page_with_charts(
-    stack: Stack, watched: Watched
-) -> None:
+def test_nodes_can_be_sorted_and_have_pages_with_charts(stack: Stack, watched: Watched) -> None:
     page = watched.open("#/nodes")
     rows = page.locator("[data-list=nodes] tbody tr")
     expect(rows.first).to_contain_text("n1")
@@ -252,7 +250,7 @@ def test_nodes_are_sorted_by_a_column_and_each_has_a_page_with_charts(
     expect(chart.locator("canvas")).to_be_visible()
 
 
-def test_columns_are_shown_at_any_epoch_with_the_difference(stack: Stack, watched: Watched) -> None:
+def test_columns_and_their_diff_are_shown_at_any_epoch(stack: Stack, watched: Watched) -> None:
     key = {"name": "id", "type": "uuid", "kind": "partition_key"}
     table = {"type": "create_table", "name": "library.books", "columns": [key]}
     before = command(stack, type="alter_schema", changes=[table])
@@ -268,7 +266,7 @@ def test_columns_are_shown_at_any_epoch_with_the_difference(stack: Stack, watche
     expect(changed).to_contain_text(["title text,"])
 
 
-def test_the_schema_names_the_nodes_that_are_behind(stack: Stack, watched: Watched) -> None:
+def test_schema_page_names_lagging_nodes(stack: Stack, watched: Watched) -> None:
     page = watched.open("#/schema")
     expect(page.locator("main")).to_contain_text("Schema at epoch")
     expect(page.locator("[data-notice=schema-behind]")).to_have_count(0)
@@ -285,10 +283,10 @@ BEHIND = """async () => {
     }
     return "";
 }"""
-"""Sets what a poll would bring, because no node stays behind for long. The next poll replaces it."""
+"""Set the result of a poll, because no node lags for long. The next poll replaces it."""
 
 
-def test_a_search_finds_who_was_refused_what(stack: Stack, watched: Watched) -> None:
+def test_search_finds_refused_commands_by_actor(stack: Stack, watched: Watched) -> None:
     body = {
         "request_id": new_request_id(),
         "actor": "eve",
@@ -305,7 +303,7 @@ def test_a_search_finds_who_was_refused_what(stack: Stack, watched: Watched) -> 
     expect(found.first).to_contain_text("leave")
 
 
-def test_what_the_log_says_is_shown_as_text_and_what_hides_is_named(
+def test_text_of_the_log_is_escaped_and_hidden_characters_are_shown(
     stack: Stack, watched: Watched
 ) -> None:
     """Actor and reason are arbitrary text: markup, bidirectional control characters, very long words."""
@@ -327,9 +325,7 @@ def test_what_the_log_says_is_shown_as_text_and_what_hides_is_named(
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
 
 
-def test_an_address_that_means_nothing_leads_to_a_page_that_works(
-    stack: Stack, watched: Watched
-) -> None:
+def test_invalid_address_leads_to_a_working_page(stack: Stack, watched: Watched) -> None:
     newest_before = newest(stack)
     for place in WRONG:
         page = watched.open(f"#/{place}")
@@ -338,7 +334,7 @@ def test_an_address_that_means_nothing_leads_to_a_page_that_works(
         watched.until(f"globalThis.steleConsole?.state.overview?.epoch >= {newest_before}")
 
 
-def test_an_epoch_that_is_not_there_is_not_shown_as_another(stack: Stack, watched: Watched) -> None:
+def test_missing_epoch_is_not_shown_as_another_one(stack: Stack, watched: Watched) -> None:
     page = watched.open("#/nodes")
     expect(page.locator("[data-node=n1]")).to_be_visible()
     page.evaluate("location.hash = '#/nodes?epoch=999999'")
@@ -349,9 +345,7 @@ def test_an_epoch_that_is_not_there_is_not_shown_as_another(stack: Stack, watche
     expect(page.locator("[data-node=n1]")).to_be_visible()
 
 
-def test_what_is_being_typed_is_not_taken_away_by_what_comes_in(
-    stack: Stack, watched: Watched
-) -> None:
+def test_incoming_events_keep_text_that_is_being_typed(stack: Stack, watched: Watched) -> None:
     page = watched.open("#/history")
     for field in ("input[name=actor]", "[data-field=against]"):
         page.locator(field).fill("3")
@@ -360,8 +354,8 @@ def test_what_is_being_typed_is_not_taken_away_by_what_comes_in(
         expect(page.locator(field)).to_have_value("3")
 
 
-def test_what_differs_is_drawn_on_the_map(stack: Stack, watched: Watched) -> None:
-    """Since epoch 1 all of the ring is new; since now nothing is."""
+def test_map_highlights_differences(stack: Stack, watched: Watched) -> None:
+    """Compared with epoch 1 all rows differ. Compared with the newest epoch none does."""
     now = newest(stack)
     page = watched.open("#/map?map=*tokens&against=1")
     watched.until("globalThis.steleConsole.state.map?.differs")
@@ -372,10 +366,10 @@ def test_what_differs_is_drawn_on_the_map(stack: Stack, watched: Watched) -> Non
     watched.until(f"{differing} === 0")
 
 
-def test_an_operation_is_planned_started_and_cancelled_by_buttons(
+def test_operation_is_planned_started_and_cancelled_with_buttons(
     stack: Stack, watched: Watched
 ) -> None:
-    """While one node stands still a leave waits for it, so there is time to cancel."""
+    """A leave waits for a paused node, so there is time to cancel."""
     page = watched.open("#/nodes?node=n1")
     stack.kill("n3", signal.SIGSTOP)
     try:
@@ -408,7 +402,7 @@ def test_an_operation_is_planned_started_and_cancelled_by_buttons(
     expect(over).to_contain_text("cancelled", timeout=90_000)
 
 
-def test_a_keyspace_is_made_and_dropped_and_who_did_it_is_found_by_its_name(
+def test_keyspace_is_created_dropped_and_found_in_the_history_by_name(
     stack: Stack, watched: Watched
 ) -> None:
     page = watched.open("#/operations")
@@ -429,7 +423,7 @@ def test_a_keyspace_is_made_and_dropped_and_who_did_it_is_found_by_its_name(
     ask("create-keyspace", "once more", name="archive", replication="dc1=1")
     expect(page.locator("[data-outcome=refused]")).to_contain_text("archive")
     page.locator("dialog[open] [data-deed=close]").click()
-    wait_until(lambda: nothing_follows(stack), "the keyspace to be fenced")
+    wait_until(lambda: is_quiescent(stack), "the keyspace to be fenced")
     ask("drop-keyspace", "nobody needs it", name="archive")
     expect(page.locator("[data-outcome=done]")).to_be_visible()
     page.locator("[data-deed=follow]").click()
@@ -447,8 +441,8 @@ def test_a_keyspace_is_made_and_dropped_and_who_did_it_is_found_by_its_name(
     expect(page.locator("aside[aria-label=Operation]")).to_contain_text("mallory: nobody needs it")
 
 
-def test_a_join_that_waits_is_shown_and_cancelled(stack: Stack, watched: Watched) -> None:
-    """A node asks by itself; another one that stands still holds it up."""
+def test_waiting_join_is_shown_and_cancelled(stack: Stack, watched: Watched) -> None:
+    """The node requests its join itself. A paused node delays the join."""
     page = watched.open("#/operations")
     stack.kill("n2", signal.SIGSTOP)
     try:
@@ -468,10 +462,10 @@ def test_a_join_that_waits_is_shown_and_cancelled(stack: Stack, watched: Watched
     stack.kill_for_good("n5")
 
 
-def test_a_metadata_log_that_is_away_is_named_and_waited_for(
+def test_unavailable_metadata_log_is_named_and_followed_again(
     stack: Stack, watched: Watched
 ) -> None:
-    epoch = command(stack, type="set_setting", name="colour", value="gray")  # not checked yet
+    epoch = command(stack, type="set_setting", name="colour", value="gray")
     page = watched.open("#/health")
     watched.until(f"globalThis.steleConsole.state.newest >= {epoch}")
     expect(page.locator("[data-process=metadata-log]")).to_contain_text("up")
@@ -496,14 +490,14 @@ def test_a_metadata_log_that_is_away_is_named_and_waited_for(
     assert known == [*range(known[0], known[0] - len(known), -1)]
 
 
-def test_a_page_that_was_cut_off_goes_on_without_a_gap(stack: Stack, watched: Watched) -> None:
+def test_disconnected_page_resumes_without_a_gap(stack: Stack, watched: Watched) -> None:
     page = watched.open("#/history")
     before = page.evaluate("globalThis.steleConsole.state.newest")
     page.context.set_offline(True)
-    stack.kill("console")  # its stream ends, and what it kept is gone
+    stack.kill("console")  # its stream ends, and its memory is lost
     epochs = [command(stack, type="set_setting", name="colour", value=f"c{n}") for n in range(5)]
     page.context.set_offline(False)
-    # the process starts again, and the page asks again later and later
+    # the process restarts, and the page reconnects with growing pauses
     for needed in range(before, epochs[-1] + 1):
         watched.until(f"globalThis.steleConsole.state.epochs.some((e) => e.epoch === {needed})")
     known = page.evaluate("globalThis.steleConsole.state.epochs.map((e) => e.epoch)")
@@ -512,10 +506,8 @@ def test_a_page_that_was_cut_off_goes_on_without_a_gap(stack: Stack, watched: Wa
 
 
 @pytest.mark.slow
-def test_more_pages_of_one_browser_than_it_keeps_connections_are_all_live(
-    stack: Stack, watched: Watched
-) -> None:
-    """It keeps six to one place. One of the pages sleeps meanwhile, and has it all when it wakes."""
+def test_more_pages_than_browser_connections_are_all_live(stack: Stack, watched: Watched) -> None:
+    """A browser has six connections for each host. One page is frozen meanwhile, and then catches up."""
     pages = [watched.open("#/history"), *(watched.another("#/health") for _ in range(7))]
     sleeper = watched.page.context.new_cdp_session(pages[0])
     before, state_id = pages[0].evaluate(
@@ -550,11 +542,11 @@ ASK_THE_WORKER = """async ([after, state_id]) => {
         port.postMessage({ token: "", after, state_id });
     });
 }"""
-"""As a page whose own connection to it has ended."""
+"""Simulate a page that lost its connection to the worker."""
 
 
-def test_a_list_of_epochs_that_was_cut_off_is_read_again(stack: Stack, watched: Watched) -> None:
-    """It is requested once, at the beginning: later events are newer."""
+def test_failed_read_of_the_epoch_list_is_retried(stack: Stack, watched: Watched) -> None:
+    """The list is requested once at the start, since later events are newer."""
     cut = watched.page.context
     asked: list[str] = []
 
@@ -580,7 +572,7 @@ def test_a_list_of_epochs_that_was_cut_off_is_read_again(stack: Stack, watched: 
     wait_until(lambda: answers(stack.url("console")), "the console to be back")
 
 
-def test_an_epoch_that_was_read_before_it_was_told_is_listed_once(
+def test_epoch_that_is_read_and_then_streamed_is_listed_once(
     stack: Stack, watched: Watched
 ) -> None:
     def with_the_next_one(route: Route) -> None:
@@ -599,7 +591,7 @@ def test_an_epoch_that_was_read_before_it_was_told_is_listed_once(
 
 
 @pytest.mark.parametrize("theme", [pytest.param("light", marks=pytest.mark.slow), "dark"])
-def test_no_view_has_a_serious_fault_for_who_does_not_see_it(
+def test_no_view_has_a_serious_accessibility_fault(
     stack: Stack, browser: Browser, theme: str
 ) -> None:
     watched = Watched(browser, stack.url("console"), theme)
@@ -627,7 +619,7 @@ VIEWS = (
 
 @pytest.fixture
 def of_callers(stack: Stack, tmp_path: Path) -> Iterator[str]:
-    """Another console of the stack, which each shows a token of his own."""
+    """Yield another console of the stack that needs tokens of callers."""
     file = tmp_path / "callers"
     file.write_text(f"{line_of('ada', TOKEN)}\n")
     env = {
@@ -644,7 +636,7 @@ def of_callers(stack: Stack, tmp_path: Path) -> Iterator[str]:
     process.stop()
 
 
-def test_a_token_stays_in_no_address_and_a_page_is_locked_once_it_is_withdrawn(
+def test_token_leaves_the_address_and_its_withdrawal_locks_the_page(
     browser: Browser, of_callers: str, tmp_path: Path
 ) -> None:
     watched = Watched(browser, of_callers)
@@ -657,7 +649,7 @@ def test_a_token_stays_in_no_address_and_a_page_is_locked_once_it_is_withdrawn(
     page.context.close()
 
 
-def test_who_has_shown_a_token_of_his_own_asks_under_his_name(
+def test_commands_of_a_caller_with_a_token_have_its_name(
     stack: Stack, browser: Browser, of_callers: str
 ) -> None:
     watched = Watched(browser, of_callers)
@@ -682,7 +674,7 @@ def test_who_has_shown_a_token_of_his_own_asks_under_his_name(
     assert not watched.complaints
 
 
-def test_a_plan_that_does_not_hold_any_more_is_shown_again_before_anything_is_done(
+def test_outdated_plan_is_shown_again_before_the_command_is_sent(
     stack: Stack, watched: Watched
 ) -> None:
     page = watched.open("#/nodes?node=n1")
@@ -702,7 +694,7 @@ def test_a_plan_that_does_not_hold_any_more_is_shown_again_before_anything_is_do
     assert "move" not in {request["kind"] for request in requests}
 
 
-def test_what_may_have_been_taken_is_sent_again_under_its_id_and_what_was_refused_under_another(
+def test_lost_answer_keeps_its_request_id_and_a_refusal_gets_a_new_one(
     stack: Stack, watched: Watched
 ) -> None:
     page = watched.open("#/operations")
@@ -730,7 +722,7 @@ def test_what_may_have_been_taken_is_sent_again_under_its_id_and_what_was_refuse
     ask()
     expect(page.locator("[data-outcome=refused]")).to_contain_text("unknown")
     page.locator("dialog[open] [data-deed=close]").click()
-    ask()  # the dialog was closed meanwhile, and another reason is given
+    ask()  # the dialog is opened again, with another reason
     expect(page.locator("[data-outcome=done]")).to_be_visible()
     page.locator("dialog[open] [data-deed=close]").click()
     ask()
@@ -742,10 +734,10 @@ def test_what_may_have_been_taken_is_sent_again_under_its_id_and_what_was_refuse
     assert len({*sent}) == 3
 
 
-def test_an_id_that_is_too_old_for_the_log_is_drawn_anew_behind_what_it_remembers(
+def test_expired_request_id_is_replaced_by_one_after_the_horizon(
     stack: Stack, watched: Watched
 ) -> None:
-    """As after ids of a clock that was ahead: the time of the page's own clock is not taken for a while."""
+    """A fast clock may have raised the horizon above the time of the page."""
     page = watched.open("#/operations")
     sent, horizon_ms = list[str](), time_ms(new_request_id()) + 240_000
 
@@ -770,9 +762,7 @@ def test_an_id_that_is_too_old_for_the_log_is_drawn_anew_behind_what_it_remember
     assert [time_ms(each) > horizon_ms for each in sent] == [False, True]
 
 
-def test_who_drags_the_line_of_time_has_the_state_read_where_it_rests(
-    stack: Stack, watched: Watched
-) -> None:
+def test_dragging_the_time_line_reads_only_the_final_state(stack: Stack, watched: Watched) -> None:
     for n in range(12):
         command(stack, type="set_setting", name="colour", value=f"d{n}")
     page = watched.open("#/nodes")
@@ -794,7 +784,7 @@ def test_who_drags_the_line_of_time_has_the_state_read_where_it_rests(
     assert len(asked) == 2, asked
 
 
-def test_a_map_that_is_not_there_is_not_shown_as_another(stack: Stack, watched: Watched) -> None:
+def test_missing_map_is_not_shown_as_another_one(stack: Stack, watched: Watched) -> None:
     page = watched.open("#/map?map=*tokens&row=1")
     expect(page.locator("aside[data-row='1']")).to_be_visible()
     page.evaluate("location.hash = '#/map?map=tablets:none&row=1'")
@@ -814,8 +804,8 @@ INKED = """() => {
 """Return whether the canvas has any content."""
 
 
-def test_a_chosen_row_is_of_the_map_that_its_address_names(stack: Stack, watched: Watched) -> None:
-    """Another table may come first tomorrow."""
+def test_selected_row_belongs_to_the_map_in_the_address(stack: Stack, watched: Watched) -> None:
+    """Another table may be the first one later."""
     page = watched.open("#/map")
     watched.until("globalThis.steleConsole.state.map !== null")
     page.locator("canvas").focus()
@@ -825,7 +815,7 @@ def test_a_chosen_row_is_of_the_map_that_its_address_names(stack: Stack, watched
     expect(page.locator(".mapview > [role=status]")).to_contain_text("tablet 0")
 
 
-def test_a_planned_move_leads_to_the_map_of_its_own_table(stack: Stack, watched: Watched) -> None:
+def test_planned_move_links_to_the_map_of_its_table(stack: Stack, watched: Watched) -> None:
     command(stack, type="create_table", name="shop.zebras")
     page = watched.open("#/balance")
     watched.until("globalThis.steleConsole.state.overview.tables.includes('shop.zebras')")
@@ -833,7 +823,7 @@ def test_a_planned_move_leads_to_the_map_of_its_own_table(stack: Stack, watched:
     expect(page.locator("aside[data-row='2']")).to_contain_text("shop.zebras")
 
 
-def test_the_load_of_the_past_is_not_that_of_now(stack: Stack, watched: Watched) -> None:
+def test_load_is_not_shown_for_past_epochs(stack: Stack, watched: Watched) -> None:
     page = watched.open(f"#/map?colour=load&epoch={newest(stack) - 1}")
     expect(page.locator("[data-note=load]")).to_contain_text("past is not stored")
     assert page.evaluate("globalThis.steleConsole.state.load") is None
@@ -841,9 +831,7 @@ def test_the_load_of_the_past_is_not_that_of_now(stack: Stack, watched: Watched)
     expect(page.locator("[data-note=now]")).to_contain_text("present only, not for epoch 3")
 
 
-def test_a_view_that_fails_says_so_and_takes_nothing_else_with_it(
-    stack: Stack, watched: Watched
-) -> None:
+def test_failing_view_reports_it_and_does_not_affect_others(stack: Stack, watched: Watched) -> None:
     page = watched.open("#/nodes")
     page.route("**/api/balance", lambda route: route.fulfill(json=[1, 2, 3]))
     page.get_by_role("link", name="Balance").click()
@@ -861,9 +849,7 @@ def test_a_view_that_fails_says_so_and_takes_nothing_else_with_it(
     watched.complaints.clear()
 
 
-def test_how_even_each_table_is_and_the_load_over_time_are_shown(
-    stack: Stack, watched: Watched
-) -> None:
+def test_balance_page_keeps_its_time_span_over_a_reload(stack: Stack, watched: Watched) -> None:
     page = watched.open("#/balance")
     expect(page.locator("[data-table='shop.orders']")).to_be_visible()
     page.locator("select[name=span]").select_option("day")
@@ -872,7 +858,7 @@ def test_how_even_each_table_is_and_the_load_over_time_are_shown(
     assert "span=day" in page.evaluate("location.hash")
 
 
-def test_a_redis_that_is_away_is_named_by_who_needs_it(stack: Stack, watched: Watched) -> None:
+def test_unavailable_redis_is_reported_by_its_users(stack: Stack, watched: Watched) -> None:
     page = watched.open("#/health")
     redis = page.locator("[data-of=redis]")
     expect(redis).to_have_text("no process reports a problem", timeout=90_000)
@@ -885,7 +871,7 @@ def test_a_redis_that_is_away_is_named_by_who_needs_it(stack: Stack, watched: Wa
     expect(redis).to_have_text("no process reports a problem", timeout=90_000)
 
 
-def test_who_had_a_range_is_told_epoch_by_epoch(stack: Stack, watched: Watched) -> None:
+def test_owners_of_a_range_are_listed_by_epoch(stack: Stack, watched: Watched) -> None:
     page = watched.open("#/map?map=*tokens")
     ring = page.evaluate(
         "globalThis.steleConsole.state.overview.maps.find((m) => m.name.startsWith('ring')).placement"
@@ -897,7 +883,7 @@ def test_who_had_a_range_is_told_epoch_by_epoch(stack: Stack, watched: Watched) 
     assert epochs == sorted({*epochs}, reverse=True)
 
 
-def test_a_metadata_log_that_stands_still_is_named_long_before_its_stream_counts_as_dead(
+def test_paused_metadata_log_is_reported_before_its_stream_times_out(
     stack: Stack, watched: Watched
 ) -> None:
     page = watched.open("#/nodes")
@@ -912,7 +898,7 @@ def test_a_metadata_log_that_stands_still_is_named_long_before_its_stream_counts
     expect(notice).to_have_count(0, timeout=90_000)
 
 
-def test_a_console_that_stands_still_is_named_and_goes_on_without_a_gap(
+def test_paused_console_is_reported_and_resumes_without_a_gap(
     stack: Stack, watched: Watched
 ) -> None:
     page = watched.open("#/history")

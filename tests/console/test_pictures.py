@@ -9,7 +9,7 @@ import pytest
 from tests.console.pictures import MOST_BYTES, PICTURES, ROOT, take
 
 
-def test_the_docs_show_every_picture_and_each_is_small() -> None:
+def test_docs_show_every_picture_and_each_is_small() -> None:
     pages = (ROOT / "docs" / "guides" / "console_tour.md").read_text()
     pictures = sorted(PICTURES.glob("console-*"))
     assert len(pictures) >= 2 * 8

@@ -1,4 +1,4 @@
-"""Keyspaces, tables, snapshots of tables and settings, as the page gets them."""
+"""Keyspaces, tables, table snapshots and settings as the page receives them."""
 
 from __future__ import annotations
 
@@ -60,14 +60,14 @@ def snapshot() -> TableSnapshot:
     )
 
 
-def test_a_state_without_anything_has_only_the_defaults_of_settings() -> None:
+def test_empty_state_has_only_the_defaults_of_settings() -> None:
     found = schema_shown(EMPTY_FOR_FOLLOWERS)
     assert (found.keyspaces, found.tables, found.snapshots, found.restores) == ((), (), (), ())
     assert {each.name for each in found.settings} == {*KNOWN}
     assert not any(each.value or each.unsafe for each in found.settings)
 
 
-def test_a_table_has_the_options_that_say_something_and_names_whose_tablets_it_has() -> None:
+def test_table_has_its_set_options_and_its_colocated_table() -> None:
     map_ = tablet_map(TABLE)
     orders = Table(table_id=TABLE, keyspace_id="k1", name="orders", placement=map_, options=OPTIONS)
     lines = Table(table_id="t2", keyspace_id="k1", name="lines", placement=map_)
@@ -85,7 +85,7 @@ def test_a_table_has_the_options_that_say_something_and_names_whose_tablets_it_h
     assert (keyspace.name, keyspace.replication, keyspace.tables) == ("shop", "dc1=3", 2)
 
 
-def test_a_snapshot_is_counted_over_all_its_parts_and_a_restore_by_its_tablets() -> None:
+def test_snapshot_sums_its_parts_and_a_restore_counts_tablets() -> None:
     found = schema_shown(
         with_facts(
             TableSnapshotTaken(snapshot()),
@@ -101,7 +101,7 @@ def test_a_snapshot_is_counted_over_all_its_parts_and_a_restore_by_its_tablets()
     assert msgspec.json.encode(found)
 
 
-def test_settings_that_are_set_stand_beside_their_defaults_and_unknown_ones_are_shown_too() -> None:
+def test_settings_have_values_and_defaults_and_include_unknown_ones() -> None:
     name = next(iter(KNOWN))
     value = str(KNOWN[name].default)
     found = schema_shown(
@@ -119,7 +119,7 @@ def test_settings_that_are_set_stand_beside_their_defaults_and_unknown_ones_are_
 
 
 def radio() -> tuple[Image, Image]:
-    """The states after ``radio.cql`` and after ``longer.cql``."""
+    """Return the states after ``radio.cql`` and after ``longer.cql``."""
     history, _ = three_nodes()
     history.enable("schema_objects")
     states = list[Image]()
@@ -130,7 +130,7 @@ def radio() -> tuple[Image, Image]:
     return states[0], states[1]
 
 
-def test_a_table_has_its_columns_with_types_and_a_view_is_one() -> None:
+def test_tables_and_views_have_columns_with_types() -> None:
     found = schema_shown(radio()[0])
     by_name = {table.name: table for table in found.tables}
     songs = by_name["radio.songs"]
@@ -145,7 +145,7 @@ def test_a_table_has_its_columns_with_types_and_a_view_is_one() -> None:
     assert "CREATE INDEX" in found.cql["radio.songs"]
 
 
-def test_a_schema_difference_has_the_changed_objects_with_their_lines() -> None:
+def test_schema_diff_has_changed_objects_with_their_lines() -> None:
     before, after = radio()
     found = {each.name: each for each in schema_difference(before, after).objects}
     assert {name: each.sign for name, each in found.items()} == dict.fromkeys(

@@ -52,14 +52,14 @@ IDLE = Progress(
 
 @cache
 def joining() -> Image:
-    """Node n4 is on its way in."""
+    """Return a state in which n4 joins."""
     history, world = three_nodes()
     assert history.apply(join(4)) is None
     world.until(lambda: history.image.topology.transitions, "the join has begun")
     return history.image
 
 
-def test_the_overview_has_every_node_map_and_request() -> None:
+def test_overview_has_every_node_map_and_request() -> None:
     image = images(grown())[-1]
     found = overview(image)
     assert [node.node_id for node in found.nodes] == ["n1", "n2", "n3", "n4"]
@@ -70,12 +70,12 @@ def test_the_overview_has_every_node_map_and_request() -> None:
     assert msgspec.json.encode(found, enc_hook=str)
 
 
-def test_a_state_before_the_founding_can_be_shown() -> None:
+def test_overview_of_an_unfounded_log_is_empty() -> None:
     found = overview(EMPTY_FOR_FOLLOWERS)
     assert (found.epoch, found.nodes, found.maps) == (0, (), ())
 
 
-def test_a_request_can_be_cancelled_while_it_can_be_undone_and_not_when_it_is_over() -> None:
+def test_only_running_requests_can_be_cancelled() -> None:
     (new, *old) = request_summaries(joining())
     assert new.what == "join n4"
     assert new.state
@@ -83,7 +83,7 @@ def test_a_request_can_be_cancelled_while_it_can_be_undone_and_not_when_it_is_ov
     assert not any(each.can_cancel for each in old)
 
 
-def test_a_request_has_the_states_that_it_passes_and_the_one_that_it_is_in() -> None:
+def test_request_has_its_states_and_the_present_one() -> None:
     (new, *old) = request_summaries(joining())
     assert new.steps == (
         *("pending", "join_group0", "commit_cdc_generation", "write_both_read_old"),
@@ -93,7 +93,7 @@ def test_a_request_has_the_states_that_it_passes_and_the_one_that_it_is_in() -> 
     assert all(each.step == len(each.steps) for each in old if each.status == "done")
 
 
-def test_ranges_lack_replicas_while_nodes_are_down_and_a_majority_with_two_of_three() -> None:
+def test_range_health_counts_missing_replicas_and_majorities() -> None:
     image = large_image(nodes=9, tablets=64)
     (placement,) = image.ring.placements.values()
     rows = [{*row.reads} for row in placement.rows]
@@ -104,7 +104,7 @@ def test_ranges_lack_replicas_while_nodes_are_down_and_a_majority_with_two_of_th
         assert (found.total, found.under_replicated, found.unavailable) == expected
 
 
-def test_a_row_names_its_replicas_and_the_transitions_that_change_it() -> None:
+def test_range_has_its_replicas_and_open_transitions() -> None:
     image = joining()
     (transition,) = image.topology.open()
     (name,) = image.ring.placements
@@ -120,7 +120,7 @@ def test_a_row_names_its_replicas_and_the_transitions_that_change_it() -> None:
     assert range_summary(image, "nothing", 0) is None
 
 
-def test_a_node_holds_the_rows_that_name_it() -> None:
+def test_node_holds_the_rows_that_name_it() -> None:
     image = images(grown())[-1]
     for node_id in ("n1", "n4"):
         for name, held in rows_of_node(image, node_id).items():
@@ -130,7 +130,7 @@ def test_a_node_holds_the_rows_that_name_it() -> None:
     assert rows_of_node(image, "n9") == {}
 
 
-def test_why_says_what_the_command_line_says() -> None:
+def test_wait_report_has_the_text_of_the_command_line() -> None:
     image = joining()
     found = wait_report(image, IDLE)
     (request_id,) = found.by_request
@@ -140,7 +140,7 @@ def test_why_says_what_the_command_line_says() -> None:
     assert any("No coordinator answers" in text for text, _ in alone.lines)
 
 
-def test_what_is_bad_comes_first_and_says_what_to_do() -> None:
+def test_worst_alerts_come_first_with_hints() -> None:
     image = images(grown())[-1]
     processes = [
         ProcessStatus(service="catch-up", url="http://x", up=True, ok=True, lag=5000),
@@ -167,8 +167,8 @@ def test_what_is_bad_comes_first_and_says_what_to_do() -> None:
     assert "No coordinator" in alerts(image, "", [], [], None, RangeHealth())[0].text
 
 
-def test_the_pipeline_says_what_it_holds_of_each_cluster_and_what_is_quarantined() -> None:
-    """By the numbers of a process, in the form that it gives them."""
+def test_placements_status_has_the_epoch_and_quarantine_of_each_cluster() -> None:
+    """The metrics are in the form of a real process."""
     clusters, registry = metrics.Clusters(), CollectorRegistry()
     clusters.job = SimpleNamespace(
         reached={"blue": Reached(40, ""), "green": Reached(7, "")},
@@ -189,7 +189,7 @@ def test_the_pipeline_says_what_it_holds_of_each_cluster_and_what_is_quarantined
     assert clusters_of("", {}) == ()
 
 
-async def test_what_is_no_more_is_named_by_the_epoch_that_made_it_and_looked_for_once() -> None:
+async def test_dropped_object_is_named_by_its_creation_and_searched_once() -> None:
     image, asked = images(grown())[-1], list[str]()
     keyspace = {
         "keyspace_id": KEYSPACE_ID,
@@ -218,7 +218,7 @@ async def test_what_is_no_more_is_named_by_the_epoch_that_made_it_and_looked_for
     assert sorted(asked) == sorted([KEYSPACE_ID, TABLE_ID, LOST_ID])
 
 
-def test_the_newest_states_are_kept_and_a_few_of_the_past() -> None:
+def test_newest_states_and_a_few_past_ones_are_kept() -> None:
     kept = Images()
     for epoch in range(1, NEWEST + 11):
         kept.add(msgspec.structs.replace(EMPTY_FOR_FOLLOWERS, epoch=epoch))
@@ -233,7 +233,7 @@ def test_the_newest_states_are_kept_and_a_few_of_the_past() -> None:
     assert kept.before(9_000, 3) is None
 
 
-def test_what_is_kept_is_limited_in_bytes_and_what_is_shared_counts_once() -> None:
+def test_kept_states_are_limited_in_bytes_and_shared_parts_count_once() -> None:
     image = large_image(4, 1 << 14)
     placement = image.ring.placements[tablet_map(TABLE)]
     kept = Images()
@@ -263,7 +263,7 @@ def test_what_is_kept_is_limited_in_bytes_and_what_is_shared_counts_once() -> No
     assert [*least.older] == [3, 4]
 
 
-async def test_a_question_of_many_pages_is_asked_once_and_a_failure_is_asked_again() -> None:
+async def test_concurrent_queries_share_one_request_and_failures_are_retried() -> None:
     shared, asked = SharedQueries(most=2), list[str]()
 
     async def ask() -> bytes:
@@ -282,7 +282,7 @@ async def test_a_question_of_many_pages_is_asked_once_and_a_failure_is_asked_aga
     assert len(asked) == 5
 
 
-async def test_an_answer_is_made_once_for_all_who_ask() -> None:
+async def test_answer_is_computed_once_for_all_callers() -> None:
     kept, made = ComputedAnswers(), list[int]()
 
     def make() -> bytes:

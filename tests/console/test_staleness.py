@@ -17,18 +17,18 @@ def process(epoch: int = 9, *, up: bool = True, reason: str = "") -> ProcessStat
 
 
 AWAY = process(0, up=False, reason="no answer within 2 s")
-"""It stands still, or its machine is cut off: the stream itself is not broken."""
+"""The process is paused or partitioned. Its stream is not broken."""
 CUT_OFF = process(reason="The log cannot be reached.")
-"""It answers, and knows itself that it does not read the log."""
+"""The process answers, and reports that it does not read the log."""
 
 
-def test_a_metadata_log_that_is_well_and_heard_is_not_stale() -> None:
+def test_healthy_metadata_log_with_recent_events_is_not_stale() -> None:
     assert stale_reason(9, 0.1, [process()]) == ""
     assert stale_reason(9, QUIET_S - 1, [process(), AWAY, CUT_OFF]) == ""
     assert stale_reason(9, 0.1, []) == ""
 
 
-def test_one_that_does_not_answer_is_doubted_unless_it_was_heard_just_now() -> None:
+def test_silent_metadata_log_is_stale_unless_an_event_just_arrived() -> None:
     assert "does not answer: no answer within 2 s" in stale_reason(9, HEARD_S + 0.1, [AWAY])
     assert stale_reason(9, HEARD_S - 0.1, [AWAY]) == ""
     assert "does not answer" in stale_reason(9, QUIET_S + 1, [AWAY]), (
@@ -36,14 +36,14 @@ def test_one_that_does_not_answer_is_doubted_unless_it_was_heard_just_now() -> N
     )
 
 
-def test_one_that_does_not_read_the_log_is_doubted_though_its_stream_lives() -> None:
+def test_metadata_log_that_does_not_read_the_log_is_stale() -> None:
     assert "is not well: The log cannot be reached." in stale_reason(9, 0.1, [AWAY, CUT_OFF])
 
 
-def test_a_stream_without_a_sign_of_life_is_doubted() -> None:
+def test_stream_without_heartbeats_is_stale() -> None:
     assert "sent nothing for 13 s" in stale_reason(9, QUIET_S + 1, [process()])
 
 
-def test_a_console_that_is_far_behind_says_so() -> None:
+def test_console_that_lags_far_behind_is_stale() -> None:
     assert stale_reason(9, 0.1, [process(9 + LATE_EPOCHS)]) == ""
     assert "is 101 epochs behind" in stale_reason(9, 0.1, [process(10 + LATE_EPOCHS)])

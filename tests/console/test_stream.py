@@ -1,4 +1,4 @@
-"""A page's stream over a metadata-log that comes, goes, and turns out to be another one."""
+"""The stream of a page while the metadata-log is unavailable, returns, or follows another log."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ async def transport() -> AsyncIterator[Transport]:
 
 
 class Console:
-    """The console's parts over one address, without its HTTP side."""
+    """The parts of a console for these addresses, without its HTTP server."""
 
     def __init__(self, http: Transport, *urls: str) -> None:
         self.hub = Hub()
@@ -60,7 +60,7 @@ class Console:
         self.hub.add(epoch.epoch, epoch_event(live_epoch_text(before, epoch, after)))
 
     async def read(self, epoch: int) -> None:
-        """Until it knows an epoch."""
+        """Wait until the console has read the epoch."""
         async with asyncio.timeout(LIMIT_S):
             while self.mirror.image.epoch < epoch:
                 await self.hub.bell().wait()
@@ -68,7 +68,7 @@ class Console:
     async def page(
         self, until: int, after: int = 0, state_id: str = ""
     ) -> list[tuple[str, dict[str, Any]]]:
-        """Events up to that of an epoch, and the hello before them."""
+        """Return the hello, and events up to the epoch."""
         found = list[tuple[str, dict[str, Any]]]()
         async with asyncio.timeout(LIMIT_S):
             async for raw in self.pages.events(after, state_id, self.stopping):
@@ -102,7 +102,7 @@ class Log(Generated):
         return self.at(epoch).state_id.hex()
 
     def forget_for_another(self, epoch: int) -> bytes:
-        """Go back to an epoch of another history; the id of its state."""
+        """Go back to an epoch of another history. Return its state id."""
         other = msgspec.structs.replace(self.at(epoch), state_id=bytes(15) + b"\7")
         self.forget(other)
         return other.state_id
@@ -110,7 +110,7 @@ class Log(Generated):
 
 @asynccontextmanager
 async def console(log: Log) -> AsyncIterator[Console]:
-    """A console that has read all of the log, unless the log is away."""
+    """Yield a console that has read all of the log, unless the log is unavailable."""
     async with served(log) as url, transport() as http:
         found = Console(http, url)
         task = asyncio.create_task(found.mirror.run())
@@ -128,7 +128,7 @@ def epochs_in(events: list[tuple[str, dict[str, Any]]]) -> list[int]:
     return [data["epoch"] for name, data in events if name == "epoch"]
 
 
-async def test_a_page_gets_each_epoch_once_and_in_order() -> None:
+async def test_page_gets_each_epoch_once_and_in_order() -> None:
     log = Log(3)
     async with console(log) as found:
         page = asyncio.create_task(found.page(12))
@@ -140,7 +140,7 @@ async def test_a_page_gets_each_epoch_once_and_in_order() -> None:
     assert all(data["live"] for name, data in events if name == "epoch")
 
 
-async def test_a_hundred_pages_share_one_stream_and_each_gets_all() -> None:
+async def test_hundred_pages_share_one_upstream_stream() -> None:
     log = Log(3)
     async with console(log) as found:
         pages = [asyncio.create_task(found.page(12)) for _ in range(100)]
@@ -152,7 +152,7 @@ async def test_a_hundred_pages_share_one_stream_and_each_gets_all() -> None:
     assert log.streams == 1
 
 
-async def test_a_page_that_slept_gets_what_it_missed() -> None:
+async def test_resumed_page_gets_the_epochs_that_it_missed() -> None:
     log = Log(3)
     async with console(log) as found:
         log.go_on(12)
@@ -162,24 +162,24 @@ async def test_a_page_that_slept_gets_what_it_missed() -> None:
     assert epochs_in(events) == list(range(6, 13))
 
 
-async def test_a_page_that_knows_more_than_the_console_kept_is_given_the_past() -> None:
-    """The console has restarted in between."""
+async def test_resumed_page_gets_epochs_from_before_the_console_started() -> None:
+    """The console restarted in between."""
     log = Log(3, 12)
     async with console(log) as found:
         events = await found.page(12, 5, log.id_at(5))
     assert events[0][1]["how"] == "resumed"
     assert epochs_in(events) == list(range(6, 13))
-    assert log.dumps == 1  # who wakes up costs no state of the past
+    assert log.dumps == 1  # a resumed page needs no past state
     assert not any(data["live"] for name, data in events if name == "epoch")
 
 
-async def test_a_page_of_another_history_reads_all_anew() -> None:
+async def test_page_of_another_history_starts_again() -> None:
     async with console(log := Log(9)) as found:
         events = await found.page(9, 9, bytes(16).hex())
     assert events == [("hello", {"how": "anew", "epoch": 9, "state_id": log.id_at(9)})]
 
 
-async def test_a_log_that_was_recovered_without_what_was_told_is_read_anew() -> None:
+async def test_recovered_log_without_shown_epochs_is_read_again() -> None:
     log = Log(3)
     async with console(log) as found:
         log.go_on(9)
@@ -192,8 +192,8 @@ async def test_a_log_that_was_recovered_without_what_was_told_is_read_anew() -> 
         assert found.mirror.image.state_id == other
 
 
-async def test_a_state_of_a_history_that_is_over_is_not_kept() -> None:
-    """It was being read when the log turned out to be another one."""
+async def test_state_of_a_replaced_history_is_not_kept() -> None:
+    """The state was being read when the log was replaced."""
     log = Log(1, 9)
     async with console(log) as found:
         reading, go_on = asyncio.Event(), asyncio.Event()
@@ -217,7 +217,7 @@ async def test_a_state_of_a_history_that_is_over_is_not_kept() -> None:
         assert found.mirror._images.get(4) is None
 
 
-async def test_a_log_that_is_away_is_named_and_followed_again() -> None:
+async def test_unavailable_log_is_reported_and_followed_again() -> None:
     log = Log(3)
     log.away = True
     async with console(log) as found:
@@ -236,7 +236,7 @@ async def test_a_log_that_is_away_is_named_and_followed_again() -> None:
         assert found.mirror.trouble == ""
 
 
-async def test_a_state_of_the_past_is_that_of_the_fold() -> None:
+async def test_past_state_equals_that_of_the_fold() -> None:
     log = Log(1, 12)
     async with console(log) as found:
         for epoch in (4, 11, 2, 12):
@@ -245,8 +245,8 @@ async def test_a_state_of_the_past_is_that_of_the_fold() -> None:
             assert at.membership == log.at(epoch).membership
 
 
-async def test_the_past_of_a_cluster_made_anew_is_not_taken_for_that_of_the_one_before() -> None:
-    """Its stream has not ended yet."""
+async def test_past_of_a_recreated_cluster_is_not_mixed_with_the_old_one() -> None:
+    """The stream of the old cluster has not ended yet."""
     log = Log(1, 12)
     async with console(log) as found:
         found.mirror._images = Images()
@@ -264,8 +264,8 @@ async def test_the_past_of_a_cluster_made_anew_is_not_taken_for_that_of_the_one_
             assert refused.value.body.code == "other_history"
 
 
-async def test_a_stream_that_brings_nothing_is_left_for_an_instance_that_has_more() -> None:
-    """The one that is followed is cut off from the log, and its stream lives."""
+async def test_lagging_instance_is_replaced_by_one_with_newer_epochs() -> None:
+    """The followed instance is partitioned from the log, and its stream is alive."""
     old, new = Log(3), Log(3)
     async with (
         served(old) as first,
@@ -283,7 +283,7 @@ async def test_a_stream_that_brings_nothing_is_left_for_an_instance_that_has_mor
                 for url, epoch in ((first, 3), (second, 9))
             ]
             found.watch.look_elsewhere(3, shown)
-            assert old.streams == 1  # it may be on its way
+            assert old.streams == 1  # an event may be in flight
             found.watch.look_elsewhere(3, shown)
             await found.read(9)
         finally:
@@ -291,8 +291,8 @@ async def test_a_stream_that_brings_nothing_is_left_for_an_instance_that_has_mor
             await asyncio.wait({task})
 
 
-async def test_the_history_of_epochs_begins_where_the_archive_does() -> None:
-    """A page of epochs that reaches behind it has those that are there."""
+async def test_history_begins_at_the_first_archived_epoch() -> None:
+    """A page that reaches before it has only the archived epochs."""
     log = Log(3, 12)
     async with console(log) as found:
         image = found.mirror.image
@@ -306,8 +306,8 @@ async def test_the_history_of_epochs_begins_where_the_archive_does() -> None:
         assert (await History_(found.upstream, found.mirror).page(8, 100)).epochs == ()
 
 
-async def test_of_a_process_that_is_asked_how_it_is_only_so_much_is_read() -> None:
-    """Its address comes from the log, in which any node that joined has put it."""
+async def test_status_answer_of_a_process_is_limited_in_size() -> None:
+    """The address is from the log, where any joined node may have written it."""
 
     async def endless(_: Request) -> Response:
         async def body() -> AsyncIterator[bytes]:
@@ -325,8 +325,8 @@ async def test_of_a_process_that_is_asked_how_it_is_only_so_much_is_read() -> No
             await Upstream(http, {}).one(f"{url}/v1/node", 60.0)
 
 
-async def test_a_process_that_is_asked_how_it_is_sends_the_console_nowhere_else() -> None:
-    """Its address is in the log, and a redirect could lead into the console's own network."""
+async def test_redirect_of_a_status_request_is_not_followed() -> None:
+    """The address is from the log, and a redirect could lead into the network of the console."""
 
     async def elsewhere(_: Request) -> Response:
         return RedirectResponse("http://127.0.0.1:1/")
@@ -336,7 +336,7 @@ async def test_a_process_that_is_asked_how_it_is_sends_the_console_nowhere_else(
         assert (await Upstream(http, {}).one(f"{url}/v1/node", 60.0)).status == 307
 
 
-async def test_an_instance_that_has_not_read_an_epoch_yet_is_no_proof_that_there_is_none() -> None:
+async def test_epoch_unread_by_an_instance_is_503_and_not_404() -> None:
     async with console(log := Log(3)) as found:
         found.mirror.image = log.at(12)
         with pytest.raises(HttpError) as unread:

@@ -17,32 +17,32 @@ stele_log_in_flight 9.0
 INF = float("inf")
 
 
-def test_the_buckets_of_all_instances_are_added() -> None:
+def test_buckets_of_all_instances_are_summed() -> None:
     assert buckets_of([METRICS, METRICS]) == {0.01: 4.0, INF: 6.0}
 
 
 @pytest.mark.parametrize(
     ("part", "expected_s"), [(0.25, 0.005), (0.5, 0.01), (0.75, 0.055), (0.99, 0.0982)]
 )
-def test_a_quantile_is_interpolated_inside_its_bucket(part: float, expected_s: float) -> None:
+def test_quantile_is_interpolated_within_its_bucket(part: float, expected_s: float) -> None:
     before, after = {0.01: 10.0, 0.1: 20.0, INF: 20.0}, {0.01: 15.0, 0.1: 30.0, INF: 30.0}
     assert quantile_s(part, before, after) == pytest.approx(expected_s)
 
 
-def test_a_quantile_above_the_highest_bound_is_that_bound() -> None:
+def test_quantile_above_the_highest_bound_is_that_bound() -> None:
     assert quantile_s(0.99, {}, {0.01: 0.0, INF: 5.0}) == 0.01
 
 
 @pytest.mark.parametrize(
     "after", [{}, {0.01: 4.0, INF: 4.0}, {0.01: 1.0, INF: 9.0}], ids=["none", "idle", "restarted"]
 )
-def test_a_latency_is_unknown_without_commands_or_after_a_restart(
+def test_latency_is_unknown_without_commands_or_after_a_restart(
     after: dict[float, float],
 ) -> None:
     assert quantile_s(0.5, {0.01: 4.0, INF: 4.0}, after) is None
 
 
-def test_commits_are_counted_by_epochs_and_unknown_after_the_log_was_replaced() -> None:
+def test_commit_rate_is_unknown_after_the_log_was_replaced() -> None:
     throughput = Throughput()
     for now_s, epoch in ((100.0, 50), (105.0, 100), (110.0, 3)):
         throughput.add(now_s, round(1000 * now_s), epoch, {})

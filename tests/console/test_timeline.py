@@ -1,4 +1,4 @@
-"""Operations of the time line, and the difference of two states for people."""
+"""Operations of the time line, and the diff of two states as text."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.domain.history import History, join, three_nodes
 
 
 def joined() -> History:
-    """n4 has joined, and a keyspace was created meanwhile."""
+    """Return a history in which n4 joined while a keyspace was created."""
     history, world = three_nodes()
     assert history.apply(join(4)) is None
     world.until(lambda: history.image.topology.transitions, "the join has begun")
@@ -28,7 +28,7 @@ def of(history: History, first: int = 1) -> Timeline:
     return timeline(rows, names_of(history.image), history.image.epoch, 1)
 
 
-def test_a_join_is_one_operation_with_its_states_and_all_of_its_epochs() -> None:
+def test_join_is_one_operation_with_its_states_and_epochs() -> None:
     found = of(joined())
     operation = found.operations[0]
     assert (operation.what, operation.status) == ("join n4", "done")
@@ -41,7 +41,7 @@ def test_a_join_is_one_operation_with_its_states_and_all_of_its_epochs() -> None
     assert len(operation.epochs) > 4
 
 
-def test_each_epoch_is_in_an_operation_a_change_or_the_background() -> None:
+def test_each_epoch_belongs_to_an_operation_a_change_or_the_background() -> None:
     history = joined()
     found = of(history)
     told = {epoch.epoch for epoch in found.changes}
@@ -51,7 +51,7 @@ def test_each_epoch_is_in_an_operation_a_change_or_the_background() -> None:
     assert [c.command for c in found.changes].count("create_keyspace") == 2
 
 
-def test_a_page_can_start_where_its_oldest_operation_was_submitted() -> None:
+def test_page_starts_where_its_oldest_operation_was_submitted() -> None:
     history = joined()
     operation = of(history).operations[0]
     rows = [row_of(e) for e in history.epochs if e.epoch >= operation.finished_epoch]
@@ -59,7 +59,7 @@ def test_a_page_can_start_where_its_oldest_operation_was_submitted() -> None:
     assert earliest([]) == 0
 
 
-def test_a_difference_names_operations_nodes_and_what_each_node_holds() -> None:
+def test_diff_has_operations_nodes_and_the_share_of_each_node() -> None:
     history = joined()
     states = images(history)
     found = difference(states[of(history).operations[0].submitted_epoch - 2], states[-1])
@@ -73,7 +73,7 @@ def test_a_difference_names_operations_nodes_and_what_each_node_holds() -> None:
     assert sum(after for _, after in held.values()) == 3 * moved.rows
 
 
-def test_a_refusal_and_a_move_have_the_actor_and_the_reason_of_their_facts() -> None:
+def test_refusals_and_moves_have_the_actor_and_reason_of_their_facts() -> None:
     refused = {
         "type": "CommandRefused",
         "actor": "eve",

@@ -1,4 +1,4 @@
-"""Arbitrary reports of processes: each can only spoil its own part of the page."""
+"""Arbitrary answers of processes: each affects only its own part of the page."""
 
 from collections.abc import Mapping
 from types import SimpleNamespace
@@ -15,7 +15,7 @@ from stele.runtime.transport import HttpReply
 
 
 class Upstream:
-    """One process, which answers this."""
+    """One process with this answer."""
 
     def __init__(self, body: bytes) -> None:
         self.body = body
@@ -33,13 +33,13 @@ def watching(body: bytes) -> Watch:
 @pytest.mark.parametrize(
     "body", [b'{"ok":true,"x":' + b"[" * 5000 + b"]" * 5000 + b"}", b"no JSON", b"[]"]
 )
-async def test_an_answer_that_is_none_is_said_of_the_process_that_gave_it(body: bytes) -> None:
+async def test_invalid_health_answer_marks_only_its_process(body: bytes) -> None:
     shown = await watching(body)._process("node n1", "http://n1")
     assert (shown.up, shown.ok) == (True, False)
     assert "none of a service of this project" in shown.reason
 
 
-async def test_words_without_end_are_cut_before_every_page_is_sent_them() -> None:
+async def test_long_health_reasons_are_cut() -> None:
     body = b'{"ok":false,"epoch":0,"reason":"' + b"x" * 100_000 + b'"}'
     shown = await watching(body)._process("node n1", "http://n1")
     assert len(shown.reason) <= MOST_TEXT + 4
@@ -60,7 +60,7 @@ class Guard:
 
 
 @pytest.mark.parametrize("behind", [("n2",), ()])
-async def test_a_poll_has_the_nodes_that_have_not_applied_the_schema(
+async def test_poll_has_nodes_that_lag_behind_the_schema(
     behind: tuple[str, ...],
 ) -> None:
     agreement = SchemaAgreement(
