@@ -1,4 +1,4 @@
-"""Columns of tables, as an embedded store learns of them, and requests with a table version."""
+"""Columns of tables as an embedded store receives them, and requests with a table version."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def names(change: ColumnsChanged) -> tuple[list[str], list[str], dict[str, str]]
     return added, dropped, change.renamed
 
 
-async def test_a_store_is_told_of_each_table_with_columns_and_of_each_change() -> None:
+async def test_store_gets_each_table_with_columns_and_each_change() -> None:
     world, told = World(), list[ColumnsChanged]()
     create_tables(world)
     follower = await world.follower()
@@ -48,7 +48,7 @@ async def test_a_store_is_told_of_each_table_with_columns_and_of_each_change() -
     assert [(each.table, *names(each)) for each in told] == [(new, ["id"], [], {})]
 
 
-async def test_a_column_that_is_added_again_is_dropped_and_added() -> None:
+async def test_readded_column_is_reported_as_dropped_and_added() -> None:
     world, told = World(), list[ColumnsChanged]()
     create_tables(world)
     follower = await world.follower()
@@ -60,7 +60,7 @@ async def test_a_column_that_is_added_again_is_dropped_and_added() -> None:
     assert [names(each) for each in told] == [([], ["age"], {}), (["age"], [], {})]
 
 
-async def test_a_member_has_the_schema_of_the_newest_epoch_that_it_read() -> None:
+async def test_member_has_the_schema_of_its_newest_epoch() -> None:
     world = World()
     create_tables(world)
     world.apply(CreateKeyspace("music", {"dc1": 3}))
@@ -71,7 +71,7 @@ async def test_a_member_has_the_schema_of_the_newest_epoch_that_it_read() -> Non
     assert member.table_schema("music.nothing") is None
 
 
-async def test_a_request_of_an_older_table_version_is_served_and_told_of_the_newer_one() -> None:
+async def test_request_with_an_older_table_version_gets_the_newer_version() -> None:
     world = World()
     create_tables(world)
     older = schema_of(world.image).version
@@ -97,7 +97,7 @@ async def test_a_request_of_an_older_table_version_is_served_and_told_of_the_new
         (b'["ada"]', "malformed_json"),
     ],
 )
-async def test_a_row_with_a_column_that_the_table_lacks_is_refused_with_its_version(
+async def test_row_with_an_unknown_column_is_refused_with_the_table_version(
     row: bytes, code: str
 ) -> None:
     world = World()
@@ -114,7 +114,7 @@ async def test_a_row_with_a_column_that_the_table_lacks_is_refused_with_its_vers
     assert found == code
 
 
-async def test_a_row_is_judged_for_the_kit_as_a_write_of_it_would_be_answered() -> None:
+async def test_row_route_answers_like_a_write_of_the_row() -> None:
     world = World()
     create_tables(world)
     older = schema_of(world.image).version
@@ -134,7 +134,7 @@ async def test_a_row_is_judged_for_the_kit_as_a_write_of_it_would_be_answered() 
     assert refused.json()["details"]["table_version"] == newer
 
 
-async def test_a_table_without_columns_takes_any_bytes() -> None:
+async def test_table_without_columns_accepts_any_bytes() -> None:
     world = World()
     world.apply(CreateKeyspace("music", {"dc1": 3}))
     world.apply(CreateTable("music.opaque"))
@@ -148,7 +148,7 @@ def _of(world: World, table: str) -> Routed:
     return replace(routed(world, b"k"), data_id=data.data_id)
 
 
-async def test_a_request_of_a_table_version_that_is_not_read_yet_is_refused_as_behind() -> None:
+async def test_request_with_an_unread_table_version_is_refused_as_behind() -> None:
     world = World()
     create_tables(world)
     judge = judge_of(await world.follower())
@@ -162,7 +162,7 @@ async def test_a_request_of_a_table_version_that_is_not_read_yet_is_refused_as_b
     assert judge.refusal(request) is None
 
 
-def test_the_table_version_is_a_header_that_may_be_missing() -> None:
+def test_table_version_is_an_optional_header() -> None:
     world = World()
     for version in (0, 7):
         request = routed(world, b"k", table_version=version)

@@ -1,4 +1,4 @@
-"""A member's requests, and pages of a store, here that of sixty lines."""
+"""Requests of a member, and pages of a store, here the one of sixty lines."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ async def member_of(world: World) -> tuple[Member, Any]:
     return Member(membership, agent, judge_of(follower), SimpleNamespace()), agent  # type: ignore[arg-type]
 
 
-async def test_a_request_holds_its_version_until_it_is_answered() -> None:
+async def test_request_holds_its_version_until_it_is_answered() -> None:
     world = World()
     member, agent = await member_of(world)
     async with member.request(routed(world, b"k")):
@@ -66,7 +66,7 @@ async def test_a_request_holds_its_version_until_it_is_answered() -> None:
     assert not agent.versions.in_use()
 
 
-async def test_a_request_that_is_stale_is_not_begun() -> None:
+async def test_stale_request_is_not_started() -> None:
     world = World()
     member, agent = await member_of(world)
     world.start_join()
@@ -81,7 +81,7 @@ async def test_a_request_that_is_stale_is_not_begun() -> None:
     assert not agent.versions.in_use()
 
 
-async def test_what_was_begun_in_time_and_ended_late_is_not_acknowledged() -> None:
+async def test_request_that_becomes_stale_is_not_acknowledged() -> None:
     world = World()
     member, agent = await member_of(world)
     world.start_join()
@@ -95,7 +95,7 @@ async def test_what_was_begun_in_time_and_ended_late_is_not_acknowledged() -> No
     assert done and not agent.versions.in_use()
 
 
-async def test_an_effect_that_has_waited_is_checked_in_its_own_turn() -> None:
+async def test_delayed_effect_is_checked_before_it_happens() -> None:
     world = World()
     member, _ = await member_of(world)
     world.start_join()
@@ -112,7 +112,7 @@ async def test_an_effect_that_has_waited_is_checked_in_its_own_turn() -> None:
     assert not has_effect
 
 
-async def test_a_node_that_serves_nothing_says_why_and_another_logs_sender_is_refused() -> None:
+async def test_closed_gate_and_another_log_id_refuse_requests_with_a_reason() -> None:
     world = World()
     member, _ = await member_of(world)
     with pytest.raises(HttpError) as other:
@@ -127,7 +127,7 @@ async def test_a_node_that_serves_nothing_says_why_and_another_logs_sender_is_re
     assert (catching_up.value.status, catching_up.value.body.code) == (503, "catching_up")
 
 
-async def test_what_is_meant_for_another_node_is_not_begun() -> None:
+async def test_request_for_another_node_is_refused() -> None:
     """A node that replaces a dead one may have its address, but none of its data."""
     world = World()
     member, agent = await member_of(world)
@@ -152,7 +152,7 @@ def shelf(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Any]:
 
 
 def fill(shelf: Any) -> list[tuple[str, int, bytes]]:
-    """Rows at the edges of ranges, several of one token, of two tables."""
+    """Write rows at the edges of ranges, and several with one token, in two tables."""
     tokens = [MIN_TOKEN + 1, -5, -5, -5, 0, 1, 1, 9, 10, 10, 11, MAX_TOKEN]
     keys = [(data, token, b"%d" % at) for data in "ab" for at, token in enumerate(tokens)]
     for data, token, key in keys:
@@ -161,7 +161,7 @@ def fill(shelf: Any) -> list[tuple[str, int, bytes]]:
 
 
 def pages_of(shelf: Any, spans: Sequence[Span], limit_bytes: int = PAGE_BYTES) -> list[Page]:
-    """All of them, each asked for with the cursor of the one before."""
+    """Return all pages, each requested with the cursor of the one before."""
     found = [page_of(shelf, spans, None, limit_bytes)]
     while found[-1].cursor is not None:
         found.append(page_of(shelf, spans, found[-1].cursor, limit_bytes))
@@ -172,7 +172,7 @@ def pages_of(shelf: Any, spans: Sequence[Span], limit_bytes: int = PAGE_BYTES) -
     ("page_rows", "limit_bytes"),
     [(1, 99), (2, 99), (3, 99), (5, 99), (100, 99), (100, 1), (100, 4), (3, 7)],
 )
-async def test_all_rows_of_the_spans_are_on_one_page_each(
+async def test_each_row_of_the_spans_is_on_exactly_one_page(
     shelf: Any, page_rows: int, limit_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("stele.agent.stores.PAGE_ROWS", page_rows)
@@ -198,7 +198,7 @@ async def test_all_rows_of_the_spans_are_on_one_page_each(
 
 
 class Large:
-    """Values of 256 KiB, but that of token 8; ``most`` bytes were read in one scan."""
+    """A store with values of 256 KiB, and a larger one at token 8. ``most`` is the largest scan in bytes."""
 
     def __init__(self) -> None:
         self.most = 0
@@ -211,7 +211,7 @@ class Large:
         return rows
 
 
-def test_a_page_of_large_values_is_no_larger_than_its_bound_but_for_a_single_row() -> None:
+def test_page_exceeds_its_limit_only_for_a_single_large_row() -> None:
     store = Large()
     pages = pages_of(store, [RING])
     assert [len(page.rows) for page in pages] == [7, 1, 7, 7, 7, 1]
@@ -219,7 +219,7 @@ def test_a_page_of_large_values_is_no_larger_than_its_bound_but_for_a_single_row
     assert store.most < PAGE_BYTES + 5 * MIB, "nor is much more read for it"
 
 
-async def test_under_a_low_limit_pages_are_what_comes_in_half_a_second() -> None:
+async def test_low_rate_limit_makes_pages_small() -> None:
     world = World()
     world.apply(SetSetting("stream_mib_per_s", "1"))
     follower, sessions = await streaming(world)
@@ -233,7 +233,7 @@ async def test_under_a_low_limit_pages_are_what_comes_in_half_a_second() -> None
 
 
 class Pages:
-    """Answers of a source. ``meanwhile`` is called between them."""
+    """The answers of a source. ``meanwhile`` is called between them."""
 
     def __init__(self, given: Given, meanwhile: Callable[[], Awaitable[object]]) -> None:
         self._given = given
@@ -246,7 +246,7 @@ class Pages:
 
 
 async def streaming(world: World) -> tuple[LogFollower, Sessions]:
-    """n4 joins, and its data is about to move."""
+    """Return a follower and sessions while n4 joins, before its data moves."""
     world.start_join()
     world.advance()
     world.fence()
@@ -259,7 +259,7 @@ def opened(folder: Path) -> Any:
     return open_store(folder / "store")
 
 
-async def test_rows_are_given_under_an_open_session_alone(tmp_path: Path) -> None:
+async def test_rows_are_served_only_under_an_open_session(tmp_path: Path) -> None:
     world = World()
     follower, sessions = await streaming(world)
     shelf = opened(tmp_path)
@@ -277,7 +277,7 @@ async def test_rows_are_given_under_an_open_session_alone(tmp_path: Path) -> Non
     assert await refused(transfers, ask) is Code.SESSION_CLOSED
 
 
-async def test_a_source_reads_on_to_what_the_receiver_knows(tmp_path: Path) -> None:
+async def test_source_reads_the_log_up_to_the_epoch_of_the_receiver(tmp_path: Path) -> None:
     world = World()
     follower, sessions = await streaming(world)
     shelf, agent = opened(tmp_path), Agent(follower=follower)
@@ -297,7 +297,7 @@ async def refused(transfers: Transfers, ask: Ask) -> Code:
 
 
 @pytest.mark.parametrize("meanwhile", ["nothing", "closed", "truncated"])
-async def test_rows_that_came_are_kept_under_an_open_session_and_unless_they_are_truncated_away(
+async def test_pulled_rows_are_stored_only_in_an_open_session_of_live_data(
     meanwhile: str, tmp_path: Path
 ) -> None:
     world = World()
@@ -333,7 +333,7 @@ async def test_rows_that_came_are_kept_under_an_open_session_and_unless_they_are
     assert shelf.data_ids() == ([spans[0].keyspace] if meanwhile == "nothing" else [])
 
 
-async def test_the_newer_of_two_rows_stays_and_deleting_stops_when_it_may_not(shelf: Any) -> None:
+async def test_newer_row_is_kept_and_delete_needs_permission(shelf: Any) -> None:
     shelf.merge("a", [Row(1, b"k", b"2")])
     shelf.merge("a", [Row(1, b"k", b"1"), Row(2, b"l", b"1")])
     assert shelf.scan(RING, None, 9) == [Row(1, b"k", b"2"), Row(2, b"l", b"1")]
@@ -355,9 +355,7 @@ Harm = Callable[[Path], None]
         (lambda path: path.write_bytes(b""), "is empty or belongs to no"),
     ],
 )
-def test_data_that_was_lost_or_emptied_is_not_taken_for_the_replicas(
-    tmp_path: Path, harm: Harm, says: str
-) -> None:
+def test_lost_or_emptied_store_is_refused(tmp_path: Path, harm: Harm, says: str) -> None:
     for _ in range(2):
         directory = boot(tmp_path, "n1", "demo", "store")
         store: Any = open_bound(directory, Shelf)
@@ -368,7 +366,7 @@ def test_data_that_was_lost_or_emptied_is_not_taken_for_the_replicas(
         open_bound(boot(tmp_path, "n1", "demo", "store"), Shelf)
 
 
-def test_data_without_its_name_is_nobodys(tmp_path: Path) -> None:
+def test_store_without_identity_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "store").write_bytes(b"data")
     with pytest.raises(ConfigurationError, match=r"holds store without node\.json"):
         boot(tmp_path, "n1", "demo", "store")

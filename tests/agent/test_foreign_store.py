@@ -21,7 +21,7 @@ from tests.node.world import TERM, Sessions, World
 
 
 class NothingThere:
-    """Every address answers 404."""
+    """A transport in which every address answers 404."""
 
     async def ask(self, *_: object, **__: object) -> int:
         return 404
@@ -29,7 +29,7 @@ class NothingThere:
     async def close(self) -> None: ...
 
 
-async def test_a_stream_that_fails_names_the_path_at_which_there_is_nothing(
+async def test_stream_from_a_foreign_store_fails_with_the_missing_path(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("stele.agent.pulling.RETRY_S", 0.001)
@@ -59,7 +59,7 @@ async def test_a_stream_that_fails_names_the_path_at_which_there_is_nothing(
     assert "Let all members of the cluster run one kind of store" in told
 
 
-async def test_a_node_for_trials_is_told_so_too() -> None:
+async def test_trial_node_reports_the_missing_path_of_a_foreign_store() -> None:
     app = build_app("foreign", [], lambda: Health(ok=True))
     peers = Peers(lambda node_id: {REPLICA: node_id})
     scan = Scan(epoch=1, session="s", spans=[], cursor=None, limit_bytes=1)

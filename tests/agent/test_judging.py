@@ -41,7 +41,7 @@ def code(judge: Judge, request: Routed) -> Code | None:
     return None if refusal is None else refusal.code
 
 
-async def test_a_client_is_refused_as_soon_as_the_range_changed_though_nothing_is_fenced() -> None:
+async def test_client_with_an_older_version_is_refused_before_the_fence() -> None:
     """A barrier that all members answered needs no fence, and a client is no member."""
     world = World()
     world.start_join()
@@ -62,7 +62,7 @@ async def test_a_client_is_refused_as_soon_as_the_range_changed_though_nothing_i
     assert code(judge, routed(world, changes)) is None
 
 
-async def test_a_node_that_serves_no_clients_takes_nothing_without_a_coordinator() -> None:
+async def test_node_without_direct_clients_needs_a_coordinating_node() -> None:
     world = World()
     judge = judge_of(await world.follower(), clients=False)
     assert code(judge, routed(world, b"k")) is Code.STALE_VERSION
@@ -70,10 +70,10 @@ async def test_a_node_that_serves_no_clients_takes_nothing_without_a_coordinator
 
 
 @pytest.mark.parametrize("change", [{"state": NodeState.LEFT}, {"excluded_since": 3}])
-async def test_a_node_that_has_left_or_was_declared_dead_serves_nobody(
+async def test_left_or_excluded_node_serves_no_requests(
     change: dict[str, Any],
 ) -> None:
-    """Its own rows do not matter, although clients may still route by them."""
+    """Clients may still route by its rows."""
     world = World()
     judge, request = judge_of(follower := await world.follower()), routed(world, b"k")
     assert code(judge, request) is None
@@ -83,7 +83,7 @@ async def test_a_node_that_has_left_or_was_declared_dead_serves_nobody(
     assert code(judge, request) is Code.NODE_LEFT
 
 
-async def test_a_client_is_refused_what_was_truncated_and_what_was_dropped() -> None:
+async def test_client_request_for_truncated_or_dropped_data_is_refused() -> None:
     for change in (World.truncate, World.drop):
         world = World()
         judge, request = judge_of(follower := await world.follower()), routed(world, b"k")
@@ -92,7 +92,7 @@ async def test_a_client_is_refused_what_was_truncated_and_what_was_dropped() -> 
         assert code(judge, request) is Code.STALE_VERSION
 
 
-async def test_a_replica_that_has_not_read_so_far_says_so_and_reads_on_first() -> None:
+async def test_lagging_replica_reads_the_log_before_it_answers_behind() -> None:
     world = World()
     judge = judge_of(await world.follower())
     later = routed(world, b"k", world.version + 1)
@@ -100,7 +100,7 @@ async def test_a_replica_that_has_not_read_so_far_says_so_and_reads_on_first() -
     assert code(judge, later) is Code.BEHIND
 
 
-async def test_a_replica_that_is_only_written_serves_no_reads() -> None:
+async def test_write_only_replica_serves_no_reads() -> None:
     """A joining node may not have the data yet."""
     world = World()
     world.start_join()
@@ -116,7 +116,7 @@ async def test_a_replica_that_is_only_written_serves_no_reads() -> None:
     assert code(judge_of(follower, reader), replace(request, replica=reader, reads=True)) is None
 
 
-async def test_a_replica_need_not_know_all_that_a_sender_knows() -> None:
+async def test_replica_may_lag_behind_the_epoch_of_the_sender() -> None:
     """Otherwise it would serve no request while records arrive faster than it reads."""
     world = World()
     judge = judge_of(await world.follower())
@@ -125,7 +125,7 @@ async def test_a_replica_need_not_know_all_that_a_sender_knows() -> None:
     assert code(judge, replace(ahead, data_id="made just now")) is Code.BEHIND
 
 
-def test_what_a_look_up_gives_travels_in_headers() -> None:
+def test_route_of_a_request_round_trips_in_headers() -> None:
     request = Routed(
         version=3, epoch=9, data_id="k1", token=-7, replica="n1", session="s", log_id="0a" * 16
     )
@@ -142,8 +142,8 @@ def test_what_a_look_up_gives_travels_in_headers() -> None:
 
 
 @pytest.mark.parametrize("token", [MIN_TOKEN, MIN_TOKEN - 1, MAX_TOKEN + 1, 2**70])
-async def test_what_is_no_token_of_a_key_is_answered_with_what_one_is(token: int) -> None:
-    """A row with this token would be in no span: never streamed, and never deleted by a cleanup."""
+async def test_invalid_token_is_refused_with_the_valid_range(token: int) -> None:
+    """A row with this token would be in no span, so it would never be streamed or cleaned up."""
     world = World()
     headers = {**routed(world, b"k").headers(), "x-stele-token": str(token)}
     judge = judge_of(await world.follower())
@@ -156,7 +156,7 @@ async def test_what_is_no_token_of_a_key_is_answered_with_what_one_is(token: int
         replace(routed(world, b"k"), token=token)
 
 
-def test_every_token_of_a_key_travels() -> None:
+def test_every_valid_token_round_trips_in_headers() -> None:
     for token in (MIN_TOKEN + 1, -1, 0, MAX_TOKEN):
         request = Routed(version=3, epoch=9, data_id="k1", token=token, replica="n1")
         assert routed_of(request.headers()) == request

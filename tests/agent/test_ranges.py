@@ -47,7 +47,7 @@ def nonempty(held: dict[str, set[int]]) -> dict[str, set[int]]:
     return {data_id: tokens for data_id, tokens in held.items() if tokens}
 
 
-def test_a_node_knows_at_each_epoch_what_it_has_by_what_it_was_told() -> None:
+def test_range_changes_add_up_to_the_ranges_at_each_epoch() -> None:
     history, world = three_nodes()
     for index in (4, 5):
         assert history.apply(join(index, f"r{index - 3}")) is None
@@ -64,7 +64,7 @@ def test_a_node_knows_at_each_epoch_what_it_has_by_what_it_was_told() -> None:
         assert nonempty(told.writes)
 
 
-async def test_a_watch_begins_with_what_the_node_has_and_goes_on() -> None:
+async def test_watch_begins_with_present_ranges_and_continues() -> None:
     world, told = World(), list[RangesChanged]()
     follower = await world.follower()
     watch_ranges("n1", follower, told.append)

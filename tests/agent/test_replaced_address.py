@@ -1,4 +1,4 @@
-"""A dead node is replaced at its own address, and clients that route themselves ask there for the dead one."""
+"""A dead node is replaced at its own address, while clients still send requests for the dead one there."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ NAMES = ("n1", "n2", "n3")
 async def store_of(
     world: World, node_id: str, port: int, shelf: Any, answers_after_s: float = 0.0
 ) -> AsyncIterator[None]:
-    """Production's member and the example's routes, over HTTP."""
+    """Return the production member with the routes of the example, over HTTP."""
     follower = await world.follower()
     sessions = Sessions(follower)
     host_id = f"host-{node_id}"
@@ -60,9 +60,9 @@ async def store_of(
         yield
 
 
-async def test_a_node_at_a_dead_ones_address_is_not_counted_as_that_one() -> None:
-    """The new node has no rows of the dead one: counted as that one it would form a quorum with a replica that
-    was down when the value was written.
+async def test_new_node_at_a_dead_nodes_address_is_not_counted_as_the_dead_one() -> None:
+    """The new node has no rows of the dead one. Counted as the dead one, it would form a quorum with a replica
+    that was down when the value was written.
     """
     world, router = World(), Router()
     ports = {name: free_port() for name in NAMES}
@@ -80,7 +80,7 @@ async def test_a_node_at_a_dead_ones_address_is_not_counted_as_that_one() -> Non
             store_of(world, "n1", ports["n1"], shelves["n1"]),
             store_of(world, "n2", ports["n2"], shelves["n2"]),
         ):
-            await client.put("k", b"dark and stormy")  # n3 is away
+            await client.put("k", b"dark and stormy")  # n3 is down
         await others.enter_async_context(store_of(world, "n3", ports["n3"], shelves["n3"]))
         _replace(world, "n1", "n5", f"http://{LOOPBACK}:{ports['n1']}")
         await others.enter_async_context(store_of(world, "n2", ports["n2"], shelves["n2"], SLOW_S))
@@ -96,7 +96,7 @@ async def test_a_node_at_a_dead_ones_address_is_not_counted_as_that_one() -> Non
 
 
 def _replace(world: World, dead: str, name: str, address: str) -> None:
-    """Up to where writes go to the new node too, and reads to those of before."""
+    """Advance the replacement until writes also go to the new node, and reads to the old replicas."""
     command = Replace(
         node_id=name,
         replaced_id=dead,

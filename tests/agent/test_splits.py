@@ -15,7 +15,7 @@ from tests.node.world import World
 
 
 class Segments(Shelf):
-    """A store whose ``separated`` data is prepared; ``asked`` are the calls."""
+    """A store whose ``separated`` data is prepared. ``asked`` records the calls."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)  # type: ignore[no-untyped-call]
@@ -32,7 +32,7 @@ class Segments(Shelf):
 
 @pytest.fixture
 def world() -> World:
-    """A cluster whose table ``songs`` has four tablets, and ``plays`` is co-located with it."""
+    """Return a cluster with a table ``songs`` of four tablets, and ``plays`` co-located with it."""
     world = World()
     world.apply(CreateKeyspace("music", {"dc1": 3}, tablets=True, initial_tablets=4))
     world.apply(CreateTable("music.songs"))
@@ -53,7 +53,7 @@ def data_of(world: World, table: str) -> str:
     return data.data_id
 
 
-def test_a_split_is_prepared_once_the_rows_of_all_its_tables_are_separated(
+def test_split_is_prepared_once_the_rows_of_all_tables_are_separated(
     world: World, store: Segments
 ) -> None:
     prepared = resizes_of(store)
@@ -69,22 +69,20 @@ def test_a_split_is_prepared_once_the_rows_of_all_its_tables_are_separated(
     assert prepared(world.image) == ("split",)
 
 
-def test_a_merge_is_prepared_without_asking_the_store(world: World, store: Segments) -> None:
+def test_merge_is_prepared_without_a_call_to_the_store(world: World, store: Segments) -> None:
     world.apply(ResizeTable("music.songs", 2), "merge")
     assert resizes_of(store)(world.image) == ("merge",)
     assert store.asked == []
 
 
-def test_a_store_that_fails_is_not_prepared_and_its_node_still_sends_acks(
-    world: World, store: Segments
-) -> None:
+def test_failing_store_is_not_prepared_and_acks_continue(world: World, store: Segments) -> None:
     world.apply(ResizeTable("music.songs", 8), "split")
     store.failure = OSError("the disk is full")
     prepared = resizes_of(store)
     assert prepared(world.image) == ()
 
 
-def test_a_store_that_finds_rows_by_token_is_always_prepared(world: World, tmp_path: Path) -> None:
+def test_store_with_lookup_by_token_is_always_prepared(world: World, tmp_path: Path) -> None:
     shelf = Shelf(tmp_path / "shelf")  # type: ignore[no-untyped-call]
     assert not isinstance(shelf, SplitStore)
     assert resizes_of(shelf) is all_resizes

@@ -1,4 +1,4 @@
-"""A router that follows metadata-log over HTTP knows at each moment what the log says, over cuts too."""
+"""A router that follows metadata-log over HTTP has the state of the log, also after failures."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ KEYS = [f"key-{number}".encode() for number in range(200)]
 
 
 def life() -> History:
-    """A fourth node joins; keyspaces and tables with and without tablets come, change and go."""
+    """Return a history in which a node joins, and keyspaces and tables are created, changed and dropped."""
     history, world = three_nodes()
 
     def then(*commands: object) -> None:
@@ -61,7 +61,7 @@ def life() -> History:
 
 
 def same_routes(router: Router, image: Image) -> None:
-    """Every key has the same replicas by both, at the same version."""
+    """Check that every key has the same replicas in router and image, at the same version."""
     assert router.image.state_id == image.state_id and router.version == image.topology.version
     assert router.image.membership.nodes == image.membership.nodes
     assert router.image.schema.by_id == image.schema.by_id
@@ -78,7 +78,7 @@ def same_routes(router: Router, image: Image) -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
-async def test_the_router_routes_as_the_log_says_after_each_burst_of_epochs(seed: int) -> None:
+async def test_routes_equal_the_log_after_each_burst_of_epochs(seed: int) -> None:
     site, chance = Site(life()), random.Random(seed)
     site.give(chance.randint(1, 30))
     async with site.serving() as url, http_router([url]) as router:
@@ -93,7 +93,7 @@ async def test_the_router_routes_as_the_log_says_after_each_burst_of_epochs(seed
     assert site.image.schema.serving("library") is None
 
 
-async def test_a_router_goes_on_after_the_service_was_away_and_asks_the_next_one() -> None:
+async def test_router_uses_the_next_address_if_the_first_is_unavailable() -> None:
     site = Site(life())
     site.give(40)
     async with site.serving() as first:
@@ -109,7 +109,7 @@ async def test_a_router_goes_on_after_the_service_was_away_and_asks_the_next_one
             same_routes(again, site.image)
 
 
-async def test_a_router_takes_up_the_stream_when_the_service_is_there_again() -> None:
+async def test_router_resumes_the_stream_when_the_service_returns() -> None:
     site = Site(life())
     site.give(40)
     async with site.serving() as url:
@@ -127,7 +127,7 @@ async def test_a_router_takes_up_the_stream_when_the_service_is_there_again() ->
         await opened.__aexit__(None, None, None)
 
 
-async def test_a_router_begins_anew_when_the_log_was_recovered_without_what_it_knows() -> None:
+async def test_router_rereads_the_state_of_a_recovered_log() -> None:
     site = Site(life())
     site.give(60)
     async with site.serving() as url:
@@ -149,16 +149,16 @@ async def test_a_router_begins_anew_when_the_log_was_recovered_without_what_it_k
 
 
 class Answers(HttpTransport):
-    """Those of the services, but for what a test has planned for an address and path."""
+    """A transport with the answers of services, or those that a test plans for an address and path."""
 
     def __init__(self) -> None:
         super().__init__()
         self.asked = list[str]()
         self.planned = dict[str, list[tuple[int, bytes]]]()
-        """Given once each, in their order; what has none any more is answered by the service."""
+        """Each planned answer is used once, in order. Then the service answers."""
         self.always = dict[str, tuple[int, bytes]]()
         self.changed: Callable[[bytes], bytes] = lambda body: body
-        """Changes the differences."""
+        """Modifies the body of diffs."""
 
     async def ask(
         self,
@@ -187,7 +187,7 @@ class Answers(HttpTransport):
 
 @asynccontextmanager
 async def two_sites(given: int) -> AsyncIterator[tuple[Site, str, Site, str]]:
-    """Two metadata-logs of one log, each with its address."""
+    """Yield two metadata-logs of one log, each with its address."""
     first = Site(life())
     second = Site(first.history)
     first.give(given)
@@ -208,7 +208,7 @@ async def two_sites(given: int) -> AsyncIterator[tuple[Site, str, Site, str]]:
     ),
 )
 @pytest.mark.parametrize("path", ("/v1/state", "/v1/changes"))
-async def test_another_service_at_the_first_address_is_passed_by(
+async def test_foreign_service_at_the_first_address_is_skipped(
     path: str, answer: tuple[int, bytes]
 ) -> None:
     async with two_sites(20) as (_, first, site, second):
@@ -232,7 +232,7 @@ async def test_another_service_at_the_first_address_is_passed_by(
         (503, "reader_stopped", False),
     ),
 )
-def test_what_begins_anew_is_what_a_metadata_log_says_of_its_history(
+def test_only_history_errors_of_metadata_log_cause_a_reread(
     status: int, code: str, is_anew: bool
 ) -> None:
     body = bytearray(msgspec.json.encode(ErrorBody(code, "It is so.")))
@@ -240,7 +240,7 @@ def test_what_begins_anew_is_what_a_metadata_log_says_of_its_history(
         check("/v1/changes", status, body)
 
 
-async def test_a_router_leaves_a_service_whose_reader_has_stopped() -> None:
+async def test_router_leaves_a_service_with_a_stopped_reader() -> None:
     async with two_sites(20) as (stopped, first, site, second):
         async with http_router([first, second]) as router:
             assert stopped.writer is not None
@@ -250,7 +250,7 @@ async def test_a_router_leaves_a_service_whose_reader_has_stopped() -> None:
             same_routes(router, site.image)
 
 
-async def test_a_router_leaves_a_service_whose_streams_end_at_once() -> None:
+async def test_router_leaves_a_service_whose_streams_end_at_once() -> None:
     async with two_sites(20) as (_, first, site, second):
         http = Answers()
         http.always[f"{first}/v1/changes"] = 200, b""
@@ -259,8 +259,8 @@ async def test_a_router_leaves_a_service_whose_streams_end_at_once() -> None:
             await router.wait_for_epoch(site.given, 5)
 
 
-async def test_what_a_replica_asks_to_be_read_is_read_of_the_next_service() -> None:
-    """The first hears nothing of the log any more, though its stream is held."""
+async def test_epoch_requested_by_a_replica_is_read_from_the_next_service() -> None:
+    """The first service no longer reads the log, but keeps its stream open."""
     async with two_sites(20) as (_, first, site, second), http_router([first, second]) as router:
         site.give(13)
         async for attempt in router.attempts("library", b"k"):
@@ -271,7 +271,7 @@ async def test_what_a_replica_asks_to_be_read_is_read_of_the_next_service() -> N
     assert not router.awaited
 
 
-async def test_a_service_is_left_for_nothing_but_an_epoch_that_is_waited_for() -> None:
+async def test_router_keeps_its_service_after_a_wait_has_timed_out() -> None:
     async with two_sites(20) as (_, first, _, second):
         http = Answers()
         async with http_router([first, second], transport=http) as router:
@@ -298,7 +298,7 @@ def _of_no_keyspace(body: bytes) -> bytes:
         ("/v1/changes", b'data: {"epoch":41,"state_id":"xx","changes":{}}\n\n'),
     ),
 )
-async def test_a_malformed_answer_is_no_end(path: str, body: bytes) -> None:
+async def test_router_continues_after_a_malformed_answer(path: str, body: bytes) -> None:
     site, http = Site(life()), Answers()
     site.give(40)
     async with site.serving() as url:
@@ -310,8 +310,8 @@ async def test_a_malformed_answer_is_no_end(path: str, body: bytes) -> None:
             assert http.planned[url + path] == []
 
 
-async def test_an_event_that_is_too_long_has_the_state_read_anew() -> None:
-    """It would be as long again at the next address."""
+async def test_too_long_event_makes_the_router_reread_the_state() -> None:
+    """The event would be as long at the next address."""
     site, http = Site(life()), Answers()
     site.give(40)
     async with site.serving() as url:
@@ -323,7 +323,7 @@ async def test_an_event_that_is_too_long_has_the_state_read_anew() -> None:
             assert http.asked.count(f"{url}/v1/state") == 2
 
 
-async def test_a_state_that_does_not_fit_itself_is_no_end() -> None:
+async def test_router_retries_after_an_inconsistent_state() -> None:
     site, http = Site(life()), Answers()
     site.give(len(site.history.epochs))
     async with site.serving() as url:
@@ -343,10 +343,10 @@ async def test_a_state_that_does_not_fit_itself_is_no_end() -> None:
         ({"log_id": "00" * 16}, "it is at log 00000000000000000000000000000000, which was"),
     ),
 )
-async def test_a_state_of_another_cluster_or_of_an_older_log_is_not_routed_by(
+async def test_state_of_another_cluster_or_older_log_is_refused(
     changed: dict[str, object], trouble: str
 ) -> None:
-    """Its nodes would take the writes."""
+    """Otherwise nodes of the other cluster would receive the writes."""
     site, http = Site(life()), Answers()
     site.give(40)
     async with site.serving() as url:
@@ -365,7 +365,7 @@ async def test_a_state_of_another_cluster_or_of_an_older_log_is_not_routed_by(
             same_routes(router, site.image)
 
 
-async def test_a_router_that_knows_nothing_waits_for_a_cluster_to_be_founded() -> None:
+async def test_new_router_waits_until_the_cluster_is_founded() -> None:
     site = Site(life())
     async with site.serving() as url:
         with pytest.raises(NotReady, match="the log is empty"):
@@ -385,19 +385,19 @@ async def test_a_router_that_knows_nothing_waits_for_a_cluster_to_be_founded() -
         ("http://127.0.0.1:31812,http://", "it names no host"),
     ),
 )
-async def test_what_is_no_address_is_refused_at_once(url: str, why: str) -> None:
+async def test_invalid_address_is_refused_at_once(url: str, why: str) -> None:
     with pytest.raises(ValueError, match=why):
         async with http_router(url):
             pass
 
 
-async def test_who_does_not_answer_is_told_of_in_words() -> None:
+async def test_unreachable_address_is_named_in_the_error() -> None:
     with pytest.raises(NotReady, match=r"http://127.0.0.1:1 does not answer: nothing answers"):
         async with http_router("http://127.0.0.1:1", 0.5):
             pass
 
 
-async def test_what_a_newer_metadata_log_adds_to_an_answer_is_ignored() -> None:
+async def test_unknown_fields_of_a_newer_metadata_log_are_ignored() -> None:
     def newer(body: bytes) -> bytes:
         diff = msgspec.json.decode(body)
         diff["topology"]["mood"] = {"before": "", "after": "fine"}
@@ -413,7 +413,7 @@ async def test_what_a_newer_metadata_log_adds_to_an_answer_is_ignored() -> None:
         assert http.asked.count(f"{url}/v1/diff") > 0 and http.asked.count(f"{url}/v1/state") == 1
 
 
-async def test_a_state_that_leads_nowhere_is_read_again_after_pauses_that_grow() -> None:
+async def test_state_is_reread_with_growing_pauses() -> None:
     site, http = Site(life()), Answers()
     site.give(20)
     async with site.serving() as url:
@@ -425,11 +425,11 @@ async def test_a_state_that_leads_nowhere_is_read_again_after_pauses_that_grow()
             assert router.lookup("library", b"k").reads, "it routes by what it knows"
 
 
-async def test_a_closed_router_leaves_no_task() -> None:
+async def test_closed_router_leaves_no_task() -> None:
     site = Site(life())
     site.give(20)
     async with site.serving() as url:
-        async with http_router([url]):  # what the server begins with its first stream
+        async with http_router([url]):  # tasks that the server starts with its first stream
             await asyncio.sleep(0.05)
         before = asyncio.all_tasks()
         async with http_router([url]):
@@ -437,7 +437,7 @@ async def test_a_closed_router_leaves_no_task() -> None:
         await until(lambda: asyncio.all_tasks() <= before, "what it began to end", 5)
 
 
-async def test_a_router_without_a_service_says_so() -> None:
+async def test_router_without_a_service_is_not_ready() -> None:
     with pytest.raises(NotReady, match=r"127\.0\.0\.1:1 does not answer"):
         async with http_router(["http://127.0.0.1:1"], ready_s=0.5):
             pass

@@ -16,7 +16,7 @@ from tests.services.world import log_writer
 pytestmark = pytest.mark.broker
 
 
-async def test_a_router_reads_what_is_in_the_log_and_what_comes(kafka: str, topics: str) -> None:
+async def test_router_reads_existing_and_new_epochs(kafka: str, topics: str) -> None:
     async with log_writer(kafka, topics) as writer, kafka_router(Brokers(kafka), topics) as router:
         await router.wait_for_epoch(writer.image.epoch, 20)
         outcome = await writer.submit(msgspec.structs.replace(join(1), cluster=topics))

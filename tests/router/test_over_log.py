@@ -1,4 +1,4 @@
-"""A router that reads a log itself, of a broker that gives some records at a time, and fails at times."""
+"""A router that reads the log itself from a broker that returns few records at a time and fails at times."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ WITHIN_S = 5.0
 
 
 class Broker:
-    """A partition, the logs that were opened, and what the next questions end with."""
+    """A partition, the opened logs, and the failures of the next calls."""
 
     def __init__(self, history: History) -> None:
         self.partition = MemoryPartition()
@@ -41,7 +41,7 @@ class Broker:
         self.give(history, len(history.epochs))
 
     def give(self, history: History, count: int) -> None:
-        """Up to so many epochs in all."""
+        """Append records up to this number of epochs."""
         for epoch in history.epochs[len(self.partition.records) : count]:
             self.partition.append(encode_epoch(epoch))
 
@@ -66,7 +66,7 @@ class Broker:
 
 
 class SlowLog(MemoryLog):
-    """Gives a batch at a time."""
+    """A log that returns a batch at a time."""
 
     PAUSE_S = 0.01
     reader: TopicReader
@@ -129,13 +129,13 @@ def no_answer() -> KafkaException:
     return KafkaException(KafkaError(KafkaError._TRANSPORT))
 
 
-async def test_a_router_is_ready_once_the_log_was_read_to_its_end(history: History) -> None:
+async def test_router_is_ready_once_the_log_is_read_to_its_end(history: History) -> None:
     async with Broker(history).router() as router:
         assert router.epoch == len(history.epochs)
         assert router.lookup(KEYSPACE, b"k").reads
 
 
-async def test_a_log_may_take_longer_to_read_than_one_wait_for_its_end(
+async def test_reading_the_log_may_take_several_waits_for_its_end(
     history: History, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(over_kafka, "END_S", 0.05)
@@ -150,7 +150,7 @@ async def test_a_log_may_take_longer_to_read_than_one_wait_for_its_end(
     assert len(broker.opened) == 1
 
 
-async def test_who_begins_anew_routes_by_what_it_knows_until_the_end_was_read(
+async def test_restarting_router_uses_its_old_state_until_the_end_is_read(
     history: History,
 ) -> None:
     broker, epochs = Broker(history), set[int]()
@@ -168,7 +168,7 @@ async def test_who_begins_anew_routes_by_what_it_knows_until_the_end_was_read(
         await router.wait_for_epoch(len(history.epochs), WITHIN_S)
 
 
-async def test_who_is_too_old_for_a_log_goes_by_what_it_knows_and_tries_seldom(
+async def test_router_without_a_required_feature_keeps_its_state_and_retries(
     history: History,
 ) -> None:
     broker, known = Broker(history), len(history.epochs)
@@ -189,7 +189,7 @@ async def test_who_is_too_old_for_a_log_goes_by_what_it_knows_and_tries_seldom(
 
 
 @pytest.mark.parametrize("which", ("open", "look", "ends"))
-async def test_a_broker_that_fails_once_is_asked_again(history: History, which: str) -> None:
+async def test_failed_call_to_a_broker_is_retried(history: History, which: str) -> None:
     broker = Broker(history)
     match which:
         case "open":
@@ -205,7 +205,7 @@ async def test_a_broker_that_fails_once_is_asked_again(history: History, which: 
         await until(lambda: not router.trouble, "the trouble to end", WITHIN_S)
 
 
-async def test_a_topic_that_was_made_anew_and_is_empty_takes_nothing_from_a_router(
+async def test_recreated_empty_topic_keeps_the_state_of_the_router(
     history: History,
 ) -> None:
     broker = Broker(history)
@@ -217,10 +217,10 @@ async def test_a_topic_that_was_made_anew_and_is_empty_takes_nothing_from_a_rout
         await until(lambda: not router.trouble, "the log to be read again", WITHIN_S)
 
 
-async def test_a_router_does_not_go_over_to_a_cluster_that_was_founded_anew(
+async def test_router_does_not_switch_to_a_newly_founded_cluster(
     history: History,
 ) -> None:
-    """It has nothing of what its client has read and written."""
+    """The new cluster has no data that the client has read or written."""
     broker = Broker(history)
     async with broker.router() as router:
         broker.lose_the_topic()
@@ -233,7 +233,7 @@ async def test_a_router_does_not_go_over_to_a_cluster_that_was_founded_anew(
         assert "create a new router" in router.trouble
 
 
-async def test_each_reader_is_stopped_when_it_is_left(history: History) -> None:
+async def test_each_replaced_reader_is_stopped(history: History) -> None:
     broker = Broker(history)
     async with broker.router() as router:
         broker.opened[-1].on_error(OffsetGoneError(9, "the reader was left behind"))

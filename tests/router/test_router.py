@@ -52,7 +52,7 @@ def router_at(image: Image) -> Router:
     return router
 
 
-def test_a_request_carries_the_version_of_the_columns_that_it_was_made_from() -> None:
+def test_request_headers_have_the_table_version() -> None:
     world = World()
     create_tables(world)
     router = router_at(world.image)
@@ -62,7 +62,7 @@ def test_a_request_carries_the_version_of_the_columns_that_it_was_made_from() ->
         assert headers.get(TABLE_VERSION) == (str(version) if version else None)
 
 
-async def test_a_key_has_the_replicas_of_its_row_before_while_and_after_a_join() -> None:
+async def test_lookup_equals_the_placement_row_throughout_a_join() -> None:
     world = World()
     router = router_at(world.image)
     world.start_join()
@@ -80,7 +80,7 @@ async def test_a_key_has_the_replicas_of_its_row_before_while_and_after_a_join()
     assert {moves for _, moves in seen} == {True, False}
 
 
-async def test_what_was_looked_up_is_shown_in_one_line_without_the_image() -> None:
+async def test_repr_of_replicas_is_one_line_without_the_image() -> None:
     world = World()
     found = router_at(world.image).lookup(KEYSPACE, b"book.txt")
     shown = f"Replicas(name={KEYSPACE!r}, key=b'book.txt', reads={found.reads!r}, writes={found.writes!r},"
@@ -93,7 +93,7 @@ def _moves(world: World) -> bool:
     return any(row.other for row in placement.rows)
 
 
-async def test_a_write_counts_once_a_quorum_of_both_sides_has_it() -> None:
+async def test_write_counts_once_a_quorum_of_both_replica_sets_has_it() -> None:
     world = World()
     world.start_join()
     world.advance()
@@ -106,7 +106,7 @@ async def test_a_write_counts_once_a_quorum_of_both_sides_has_it() -> None:
     assert found.read(set(sorted(old)[:2])) and not found.read({lost})
 
 
-async def test_a_name_that_nothing_serves_says_which_do() -> None:
+async def test_unknown_name_raises_an_error_with_the_epoch() -> None:
     world = World()
     with pytest.raises(NotReady, match="wait_ready"):
         Router().lookup(KEYSPACE, b"k")
@@ -120,7 +120,7 @@ async def test_a_name_that_nothing_serves_says_which_do() -> None:
         router.lookup(KEYSPACE, b"k")
 
 
-async def test_a_stale_answer_is_tried_again_with_what_came_meanwhile() -> None:
+async def test_stale_answer_is_retried_with_the_newer_state() -> None:
     world = World()
     router = router_at(world.image)
     first = world.image.epoch
@@ -136,7 +136,7 @@ async def test_a_stale_answer_is_tried_again_with_what_came_meanwhile() -> None:
     assert epochs == [first, newest.epoch]
 
 
-async def test_what_stays_stale_is_given_up_in_time_and_other_errors_at_once() -> None:
+async def test_stale_route_times_out_and_other_errors_propagate() -> None:
     router = router_at(World().image)
     tries = 0
     with pytest.raises(StaleTooLong, match="no newer state arrived in time"):
@@ -155,7 +155,7 @@ async def test_what_stays_stale_is_given_up_in_time_and_other_errors_at_once() -
                 raise ZeroDivisionError
 
 
-async def test_a_router_whose_source_has_ended_says_so() -> None:
+async def test_router_whose_source_ended_raises_with_the_reason() -> None:
     router, ends = router_at(World().image), asyncio.Event()
 
     async def source() -> None:
@@ -174,8 +174,8 @@ Send = Callable[[Place], Awaitable[str]]
 
 
 def send_to(**ends: object) -> tuple[Send, list[str]]:
-    """Return a function that sends to replicas. Those in ``ends`` fail so, or never answer (None). The list has
-    those that did the work.
+    """Return a function that sends to replicas, and the list of those that succeeded. Replicas in ``ends`` fail
+    with the error, or never answer (None).
     """
     done = list[str]()
 
@@ -190,7 +190,7 @@ def send_to(**ends: object) -> tuple[Send, list[str]]:
     return send, done
 
 
-async def test_a_write_returns_with_a_quorum_and_goes_on_to_the_others() -> None:
+async def test_write_returns_at_a_quorum_and_still_reaches_the_others() -> None:
     replicas = router_at(World().image).lookup(KEYSPACE, b"k")
     send, done = send_to(n3=OSError("down"))
     assert await write_quorum(replicas, send) == {n: f"http://{n}" for n in ("n1", "n2")}
@@ -209,7 +209,7 @@ async def test_a_write_returns_with_a_quorum_and_goes_on_to_the_others() -> None
     assert "late n3" in done
 
 
-async def test_too_few_answers_say_who_did_not_and_a_stale_one_is_raised() -> None:
+async def test_too_few_answers_raise_with_the_failures_or_a_stale_route() -> None:
     replicas = router_at(World().image).lookup(KEYSPACE, b"k")
     send, _ = send_to(n2=OSError("down"), n3=None)
     with pytest.raises(Unavailable, match=r"n2: down; n3: .*did not answer within") as caught:
@@ -221,7 +221,7 @@ async def test_too_few_answers_say_who_did_not_and_a_stale_one_is_raised() -> No
     assert stale.value.epoch == 9
 
 
-async def test_a_quorum_counts_though_one_replica_calls_the_version_stale() -> None:
+async def test_quorum_counts_despite_one_stale_answer() -> None:
     replicas = router_at(World().image).lookup(KEYSPACE, b"k")
     ready = asyncio.Event()
 
@@ -237,7 +237,7 @@ async def test_a_quorum_counts_though_one_replica_calls_the_version_stale() -> N
 
 
 @pytest.mark.parametrize("quorum", (read_quorum, write_quorum))
-async def test_what_a_call_waits_for_may_be_cancelled_while_other_replicas_are_well(
+async def test_cancelled_call_to_one_replica_does_not_fail_the_quorum(
     quorum: Callable[[Replicas, Send], Awaitable[dict[str, str]]],
 ) -> None:
     replicas = router_at(World().image).lookup(KEYSPACE, b"k")
@@ -257,7 +257,7 @@ async def test_what_a_call_waits_for_may_be_cancelled_while_other_replicas_are_w
         await quorum(replicas, send)
 
 
-async def test_a_caller_who_is_cancelled_waits_for_no_quorum() -> None:
+async def test_cancelled_caller_does_not_wait_for_a_quorum() -> None:
     replicas = router_at(World().image).lookup(KEYSPACE, b"k")
     send, _ = send_to(n1=None, n2=None, n3=None)
     caller = asyncio.create_task(read_quorum(replicas, send))
@@ -267,7 +267,7 @@ async def test_a_caller_who_is_cancelled_waits_for_no_quorum() -> None:
         await caller
 
 
-def test_it_is_imported_without_spark_kafka_and_what_serves() -> None:
+def test_router_is_importable_without_spark_kafka_and_servers() -> None:
     program = f"""
 import sys
 for name in {WITHOUT!r}:
