@@ -10,9 +10,9 @@ from tests.deployment.compose import provide_base_images
 
 @pytest.fixture(scope="package")
 def docker() -> Iterator[None]:
-    """A Docker daemon that has the base images; skips with the reason where there can be none.
+    """Provide a Docker daemon with the base images, or skip the tests with the reason.
 
-    It ends with the last of these tests: no second one can use its folder meanwhile.
+    The daemon ends with the last of these tests, since a second one cannot use its folder.
     """
     try:
         with docker_daemon():

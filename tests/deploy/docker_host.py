@@ -1,7 +1,7 @@
 """A Docker daemon for the deployment tests: a running one, or a private one.
 
-On a Debian machine with root and without Docker, the packages are installed and a daemon is started, which is
-stopped again. Elsewhere the tests are skipped with a reason.
+On a Debian machine with root and without Docker, the packages are installed and a daemon runs during the
+tests. Elsewhere the tests are skipped with a reason.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ from contextlib import contextmanager
 from pathlib import Path
 
 PACKAGES = ("docker.io", "debootstrap", "docker-compose", "iptables")
-INSTALL_TIMEOUT_S = 300  # 120 MB of packages on a slow line
+INSTALL_TIMEOUT_S = 300  # 120 MB of packages over a slow connection
 ANSWER_TIMEOUT_S = 10
 START_DEADLINE_S = 90.0
 STOP_DEADLINE_S = 60.0
 POLL_S = 0.2
 ENDED_WITH_US = ("setpriv", "--pdeathsig", "TERM")
-STORAGE_DRIVERS = ("overlay2", "vfs")  # the second works everywhere, and copies every layer
+STORAGE_DRIVERS = ("overlay2", "vfs")  # vfs works everywhere, but copies every layer
 
 
 class NoDocker(Exception):
-    """Why the deployment cannot be tested here."""
+    """The deployment cannot be tested here, for this reason."""
 
 
 @contextmanager
 def docker_daemon() -> Iterator[None]:
-    """A daemon answers inside the block. Raises NoDocker."""
+    """Ensure that a daemon answers inside the block. Raises NoDocker."""
     if os.environ.get("STELE_TEST_DOCKER") == "no":
         raise NoDocker("STELE_TEST_DOCKER=no")
     if daemon_answers():
@@ -62,7 +62,7 @@ def daemon_answers() -> bool:
 
 
 def compose_command() -> list[str] | None:
-    """Compose v2 when Docker has it, else docker-compose."""
+    """Return the command of Compose v2 if Docker has it, otherwise docker-compose."""
     docker = shutil.which("docker")
     if docker is not None:
         found = subprocess.run(
@@ -100,7 +100,7 @@ def _install() -> None:
 
 @contextmanager
 def _own_daemon() -> Iterator[None]:
-    """Start a daemon on a private socket: other programs do not depend on it."""
+    """Start a daemon on a private socket, on which no other program depends."""
     dockerd = shutil.which("dockerd")
     if dockerd is None:
         raise NoDocker("the package docker.io has no dockerd")
@@ -127,9 +127,9 @@ def _own_daemon() -> Iterator[None]:
 
 
 def _spawn(dockerd: str, driver: str, folder: Path, log: Path) -> subprocess.Popen[bytes]:
-    """Its images stay in Docker's own folder, so that the next run has them.
+    """Its images stay in the folder of Docker for the next run.
 
-    When the process of the tests dies, it ends all the same, in an orderly way: it stops its containers.
+    If the test process dies, the daemon stops its containers and ends.
     """
     options = {
         "--host": os.environ["DOCKER_HOST"],

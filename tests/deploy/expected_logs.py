@@ -1,4 +1,4 @@
-"""Errors that containers may log while others are killed, each with its reason."""
+"""Errors that containers may log while others are killed, each with a reason."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    service: str  # regular expression of the whole of the service's name
-    text: str  # regular expression, searched for in the line
+    service: str  # regular expression for the whole name of the service
+    text: str  # regular expression that is searched in the line
     why: str
 
 
@@ -92,7 +92,7 @@ def unexpected(service: str, log: str) -> list[str]:
 
 
 def _entries(service: str, log: str) -> list[str]:
-    """Lines; those of a broker with what belongs to them, which is what does not begin with a time."""
+    """Return entries of a log. An entry of a broker includes the following lines without a timestamp."""
     if service.startswith("kafka-"):
         return [entry.rstrip("\n") for entry in _BROKER_ENTRY.split(log) if entry]
     return log.splitlines()
@@ -117,6 +117,6 @@ def _is_error_of_ours(service: str, line: str) -> bool:
             return json.loads(line).get("level") in ("error", "critical")
         except ValueError:
             return True
-    if service in OF_SPARK:  # which writes text
+    if service in OF_SPARK:  # Spark writes text
         return _SPARK_ERROR.search(line) is not None
-    return bool(line.strip())  # ours write JSON, and nothing else
+    return bool(line.strip())  # services of Stele write only JSON

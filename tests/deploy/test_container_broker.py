@@ -1,4 +1,4 @@
-"""The rung of the broker's fixture ladder that uses a container."""
+"""The broker fixture that uses a container."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ pytestmark = [pytest.mark.deploy, pytest.mark.slow, pytest.mark.timeout(900)]
 
 
 @pytest.mark.usefixtures("docker")
-def test_the_fixtures_broker_runs_in_a_container_where_docker_answers(cluster: str) -> None:
+def test_fixture_broker_runs_in_a_container_if_docker_answers(cluster: str) -> None:
     with container_broker() as bootstrap:
         assert bootstrap is not None, "Docker answers and has the image"
         ensure_topics(Brokers(bootstrap), cluster)

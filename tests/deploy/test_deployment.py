@@ -1,4 +1,4 @@
-"""The whole compose file: up, a join and a leave under load while containers die, down.
+"""The whole Compose file: start, a join and a leave under load while containers die, stop.
 
 The tests are one story in the order of this file.
 """
@@ -37,7 +37,7 @@ pytestmark = [pytest.mark.deploy, pytest.mark.slow, pytest.mark.timeout(1500)]
 NODES = ("node-1", "node-2", "node-3")
 CLUSTER = "stele"
 KEYSPACE = "library"  # of the load client
-OUTSIDE = "outside"  # keyspace and actor of a client that is in no container
+OUTSIDE = "outside"  # keyspace and actor of a client outside of containers
 SERVICES_LIMIT_BYTES = 300 * 1000 * 1000
 OPERATION_DEADLINE_S = 120.0
 REDIS_REBUILT_S = 30.0
@@ -69,7 +69,7 @@ def deployment(docker: None) -> Iterator[ComposeDeployment]:
 
 @pytest.fixture(scope="module")
 def load(deployment: ComposeDeployment) -> Iterator[LoadClient]:
-    """A client that writes and reads from when three nodes are members."""
+    """Yield a client that writes and reads once three nodes are members."""
     deployment.has_keyspace(KEYSPACE, NODES)
     client = LoadClient(deployment)
     try:
@@ -78,7 +78,7 @@ def load(deployment: ComposeDeployment) -> Iterator[LoadClient]:
         client.kill()
 
 
-def test_api_console_and_brokers_are_published_and_only_on_loopback(
+def test_api_console_and_brokers_are_published_only_on_loopback(
     deployment: ComposeDeployment,
 ) -> None:
     published = {
@@ -105,7 +105,7 @@ def test_services_run_as_a_user_on_a_read_only_file_system(deployment: ComposeDe
         assert config["Entrypoint"][0] == "tini", service
 
 
-def test_the_services_image_is_small_and_says_what_it_is(deployment: ComposeDeployment) -> None:
+def test_services_image_is_small_and_labelled(deployment: ComposeDeployment) -> None:
     image = json.loads(run("docker", "image", "inspect", "stele/services:deploy-test"))[0]
     note(f"stele/services has {image['Size'] / 1e6:.0f} MB")
     assert image["Size"] <= SERVICES_LIMIT_BYTES
@@ -114,7 +114,7 @@ def test_the_services_image_is_small_and_says_what_it_is(deployment: ComposeDepl
     assert labels["org.opencontainers.image.licenses"] == "Apache-2.0"
 
 
-def test_every_topic_has_three_copies(deployment: ComposeDeployment) -> None:
+def test_every_topic_has_three_replicas(deployment: ComposeDeployment) -> None:
     code = (
         "import json,os\n"
         "from confluent_kafka.admin import AdminClient\n"
@@ -129,10 +129,10 @@ def test_every_topic_has_three_copies(deployment: ComposeDeployment) -> None:
 
 
 @pytest.mark.usefixtures("load")
-def test_a_client_in_no_container_sends_a_command_and_reads_outcome_and_placements(
+def test_client_outside_of_containers_sends_commands_and_reads_topics(
     deployment: ComposeDeployment,
 ) -> None:
-    """By the listener of infra/compose.kafka.yml, whose addresses must hold for each broker that leads."""
+    """The client uses the listener of infra/compose.kafka.yml, which must reach each leading broker."""
     command = CreateKeyspace(OUTSIDE, {"dc1": 3})
     asked = Envelope(request_id=named(OUTSIDE), command=command, actor=OUTSIDE)
     client = Kafka(deployment.bootstrap, CLUSTER)
@@ -152,7 +152,7 @@ def test_a_client_in_no_container_sends_a_command_and_reads_outcome_and_placemen
 
 
 @pytest.mark.usefixtures("load")
-def test_the_profile_analytics_answers_questions_to_the_tables_and_cannot_change_them(
+def test_analytics_profile_queries_tables_and_cannot_change_them(
     deployment: ComposeDeployment,
 ) -> None:
     """The command of docs/guides/deploy.md, with another query."""
@@ -178,7 +178,7 @@ def test_the_profile_analytics_answers_questions_to_the_tables_and_cannot_change
 
 
 @pytest.mark.usefixtures("load")
-def test_prometheus_reaches_every_process_and_knows_every_expression_of_the_dashboard(
+def test_prometheus_scrapes_every_process_and_evaluates_the_dashboard(
     deployment: ComposeDeployment,
 ) -> None:
     deployment.add("observability", "prometheus")
@@ -200,7 +200,7 @@ def test_prometheus_reaches_every_process_and_knows_every_expression_of_the_dash
 
 
 @pytest.mark.usefixtures("load")
-def test_a_node_joins_under_load_while_a_broker_and_the_coordinator_die(
+def test_node_joins_under_load_while_a_broker_and_the_coordinator_die(
     deployment: ComposeDeployment,
 ) -> None:
     before = deployment.state()
@@ -226,7 +226,7 @@ def test_a_node_joins_under_load_while_a_broker_and_the_coordinator_die(
 
 
 @pytest.mark.usefixtures("load")
-def test_a_node_leaves_under_load_while_a_metadata_log_and_the_coordinator_die(
+def test_node_leaves_under_load_while_a_log_and_the_coordinator_die(
     deployment: ComposeDeployment,
 ) -> None:
     before = deployment.state()
@@ -254,7 +254,7 @@ def test_a_node_leaves_under_load_while_a_metadata_log_and_the_coordinator_die(
     assert deployment.restarts("metadata-log-1") == 1
 
 
-def test_without_redis_checks_fail_closed_and_it_is_rebuilt_from_the_log(
+def test_checks_fail_closed_without_redis_and_it_is_rebuilt(
     deployment: ComposeDeployment,
 ) -> None:
     def checked() -> dict[str, Any]:
@@ -272,7 +272,7 @@ def test_without_redis_checks_fail_closed_and_it_is_rebuilt_from_the_log(
     )
 
 
-def test_nothing_acknowledged_is_lost(load: LoadClient) -> None:
+def test_no_acknowledged_write_is_lost(load: LoadClient) -> None:
     account = load.stop()
     note(f"the load's account: {json.dumps(account)}")
     assert account["lost"] == []
@@ -281,7 +281,7 @@ def test_nothing_acknowledged_is_lost(load: LoadClient) -> None:
     assert len(account["read_back_through"]) == 3
 
 
-def test_every_process_has_the_same_state_at_the_same_epoch(deployment: ComposeDeployment) -> None:
+def test_all_processes_have_the_same_state_at_the_same_epoch(deployment: ComposeDeployment) -> None:
     members = ("node-2", "node-3", "node-4")
     found: dict[str, dict[str, Any]] = {}
 
@@ -299,7 +299,7 @@ def test_every_process_has_the_same_state_at_the_same_epoch(deployment: ComposeD
     deployment.until(materialized, f"Spark to reach epoch {one['epoch']}", 90.0)
 
 
-def test_every_process_ends_in_an_orderly_way_when_it_is_asked_to(
+def test_all_processes_stop_cleanly_on_request(
     deployment: ComposeDeployment,
 ) -> None:
     deployment.wait_healthy()
@@ -309,7 +309,7 @@ def test_every_process_ends_in_an_orderly_way_when_it_is_asked_to(
     assert {name: code for name, code in codes.items() if name in ours and code != 0} == {}
 
 
-def test_no_container_logged_an_error_that_nobody_expected(deployment: ComposeDeployment) -> None:
+def test_no_container_logged_an_unexpected_error(deployment: ComposeDeployment) -> None:
     found = {name: unexpected(name, deployment.logs(name)) for name in deployment.containers()}
     bad = {name: lines for name, lines in found.items() if lines}
     assert not bad, "\n".join(
@@ -325,7 +325,7 @@ def _until_an_operation_runs(deployment: ComposeDeployment) -> None:
 def _check_the_coordinator_changed_before_the_end(
     deployment: ComposeDeployment, before: dict[str, Any]
 ) -> None:
-    """Otherwise the fault came too late to prove anything."""
+    """Otherwise the fault was injected too late."""
     commands = [epoch["command"] for epoch in deployment.epochs(before["epoch"] + 1)]
     claims = [at for at, command in enumerate(commands) if command == "claim_coordinator"]
     assert claims, commands
@@ -345,7 +345,7 @@ def _leader_of_the_log(deployment: ComposeDeployment) -> str:
 
 
 def _prometheus(deployment: ComposeDeployment, path: str) -> dict[str, Any]:
-    """Data of Prometheus's answer, asked from inside the network."""
+    """Return the data of an answer of Prometheus, requested inside the network."""
     code = (
         "import sys,urllib.request as u\n"
         "print(u.urlopen('http://prometheus:9090' + sys.argv[1], timeout=60).read().decode())"

@@ -1,4 +1,4 @@
-"""Promises of the deployment's files, checked without Docker."""
+"""Properties of the deployment files, checked without Docker."""
 
 from __future__ import annotations
 
@@ -15,9 +15,11 @@ from stele.runtime.settings import KafkaSettings, variable_of
 
 ROOT = Path(__file__).resolve().parents[2]
 OURS = ("stele/services:", "stele/placements:")
-JOBS = {"topics"}  # it ends, and has no health to ask for
-NOT_WATCHED = JOBS | {"analytics"}  # of a profile that is not always on
-READ_ONLY = {"analytics": "placements:/var/lib/stele:ro"}  # another's volume, to look at
+JOBS = {"topics"}  # a job that ends, without a health check
+NOT_WATCHED = JOBS | {"analytics"}  # of an optional profile
+READ_ONLY = {
+    "analytics": "placements:/var/lib/stele:ro"
+}  # the volume of another service, read-only
 SERVICES_WITH_METRICS = (
     "catch_up",
     "coordinator",
@@ -34,7 +36,7 @@ def compose() -> dict[str, Any]:
     return found
 
 
-def test_all_of_ours_are_led_to_other_brokers_as_the_page_says(compose: dict[str, Any]) -> None:
+def test_page_directs_all_services_to_other_brokers(compose: dict[str, Any]) -> None:
     page = (ROOT / "docs/guides/deploy.md").read_text()
     (block,) = re.findall(r"```text\n(x-environment.*?)```", page, re.DOTALL)
     said = yaml.safe_load(block)
@@ -58,13 +60,13 @@ def _bootstrap(compose: dict[str, Any]) -> str:
     return str(compose["x-environment"]["STELE_KAFKA_BOOTSTRAP"])
 
 
-def test_two_ports_are_published_and_only_on_loopback(compose: dict[str, Any]) -> None:
+def test_two_ports_are_published_only_on_loopback(compose: dict[str, Any]) -> None:
     published = {n: s["ports"] for n, s in compose["services"].items() if "ports" in s}
     assert sorted(published) == ["console", "metadata-log-1"]
     assert all(p.startswith("127.0.0.1:") for ports in published.values() for p in ports)
 
 
-def test_what_people_look_at_is_published_by_a_file_of_its_own_and_only_on_loopback(
+def test_dashboards_are_published_by_a_separate_file_on_loopback(
     compose: dict[str, Any],
 ) -> None:
     found = yaml.safe_load((ROOT / "infra/compose.ports.yml").read_text())["services"]
@@ -74,7 +76,7 @@ def test_what_people_look_at_is_published_by_a_file_of_its_own_and_only_on_loopb
         assert port.startswith("127.0.0.1:"), name
 
 
-def test_brokers_are_published_by_a_file_of_their_own_and_only_on_loopback(
+def test_brokers_are_published_by_a_separate_file_on_loopback(
     compose: dict[str, Any],
 ) -> None:
     found = yaml.safe_load((ROOT / "infra/compose.kafka.yml").read_text())
@@ -95,11 +97,11 @@ def test_brokers_are_published_by_a_file_of_their_own_and_only_on_loopback(
 
 
 def listeners(text: str) -> dict[str, str]:
-    """Address by the listener's name."""
+    """Return addresses by the name of the listener."""
     return dict(entry.split("://") for entry in text.split(","))
 
 
-def test_every_container_has_a_memory_limit_a_restart_policy_and_one_network(
+def test_every_container_has_memory_limit_restart_policy_and_one_network(
     compose: dict[str, Any],
 ) -> None:
     for name, service in compose["services"].items():
@@ -110,7 +112,7 @@ def test_every_container_has_a_memory_limit_a_restart_policy_and_one_network(
         assert ours or "healthcheck" in service or name in JOBS, name
 
 
-def test_our_containers_can_write_to_their_volume_and_to_tmp_only(compose: dict[str, Any]) -> None:
+def test_service_containers_write_only_to_their_volume_and_tmp(compose: dict[str, Any]) -> None:
     for name, service in compose["services"].items():
         if service["image"].startswith(OURS):
             assert service["read_only"], name
@@ -120,21 +122,21 @@ def test_our_containers_can_write_to_their_volume_and_to_tmp_only(compose: dict[
             assert not volumes or volumes in ([each] for each in allowed), name
 
 
-def test_every_service_has_a_name_of_its_own(compose: dict[str, Any]) -> None:
-    """Two with one name would throw each other out of their consumer group."""
+def test_every_service_has_a_unique_instance_id(compose: dict[str, Any]) -> None:
+    """Two services with one id would fence each other out of the consumer group."""
     ours = {n: s for n, s in compose["services"].items() if s["image"].startswith(OURS)}
     assert {n: s["environment"]["STELE_INSTANCE_ID"] for n, s in ours.items()} == {
         name: name for name in ours
     }
 
 
-def test_no_secret_is_in_the_files() -> None:
+def test_compose_files_contain_no_secret() -> None:
     for path in ("docker-compose.yml", ".env.example"):
         text = (ROOT / path).read_text()
         assert not re.search(r"(password|secret|token)\w*\s*[:=]\s*\S", text, re.IGNORECASE), path
 
 
-def test_the_settings_of_the_example_are_those_that_compose_reads_with_their_defaults() -> None:
+def test_example_settings_equal_those_of_compose_with_defaults() -> None:
     text = (ROOT / "docker-compose.yml").read_text()
     read = dict(re.findall(r"\$\{([A-Z_]+):-([^}]*)\}", text))
     example = (ROOT / ".env.example").read_text()
@@ -142,7 +144,7 @@ def test_the_settings_of_the_example_are_those_that_compose_reads_with_their_def
     assert {n: v for n, v in shown.items() if not n.startswith("COMPOSE_")} == read
 
 
-def test_prometheus_asks_every_service(compose: dict[str, Any]) -> None:
+def test_prometheus_scrapes_every_service(compose: dict[str, Any]) -> None:
     found = yaml.safe_load((ROOT / "infra/prometheus/prometheus.yml").read_text())
     targets: set[str] = set()
     for job in found["scrape_configs"]:
@@ -158,13 +160,13 @@ def test_prometheus_asks_every_service(compose: dict[str, Any]) -> None:
     assert targets == serving
 
 
-def test_each_profile_is_stopped_by_the_command_that_stops_all(compose: dict[str, Any]) -> None:
+def test_stop_command_includes_each_profile(compose: dict[str, Any]) -> None:
     profiles = {each for s in compose["services"].values() for each in s.get("profiles", [])}
     (stopped,) = re.findall(r"COMPOSE_PROFILES=(\S+) ", (ROOT / "infra/compose").read_text())
     assert {*stopped.split(",")} == profiles
 
 
-def test_every_metric_that_is_shown_or_watched_exists() -> None:
+def test_every_metric_of_dashboards_and_alerts_exists() -> None:
     for service in SERVICES_WITH_METRICS:
         __import__(f"stele.{service}.metrics")
     exists = {sample for family in REGISTRY.collect() for sample in _samples(family)}
@@ -178,6 +180,6 @@ def test_every_metric_that_is_shown_or_watched_exists() -> None:
 
 
 def _samples(family: Any) -> set[str]:
-    """Names that a metric's values have: a counter ends in _total, a histogram in _bucket."""
+    """Return the names of the samples of a metric: a counter has _total, a histogram has _bucket."""
     suffix = {"counter": ("_total",), "histogram": ("_bucket", "_sum", "_count")}
     return {family.name + end for end in suffix.get(family.type, ("",))}

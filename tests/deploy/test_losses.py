@@ -1,4 +1,4 @@
-"""Commands of the documentation for Compose, for a lost log and for lost promises of a node.
+"""Commands of the documentation for Compose after a lost log and after lost epochs of a node.
 
 The tests are one story in the order of this file.
 """
@@ -36,7 +36,7 @@ admin.delete_topics([topic])[topic].result(60)
 """
 IMAGE = "stele/services:deploy-test"
 OLDER_BY = 100
-"""Heartbeats: more than a copy may lack and not be known as one."""
+"""Heartbeats. A copy that lacks this many is detected as older."""
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +46,7 @@ def deployment(docker: None) -> Iterator[ComposeDeployment]:
         yield found
 
 
-def test_a_log_whose_topic_is_deleted_goes_on_from_what_the_replicas_hold(
+def test_log_with_a_deleted_topic_is_recovered_from_the_replicas(
     deployment: ComposeDeployment,
 ) -> None:
     deployment.until(lambda: put(deployment, "k", "before"), "a row to be written")
@@ -82,7 +82,7 @@ def test_a_log_whose_topic_is_deleted_goes_on_from_what_the_replicas_hold(
     all_agree(deployment)
 
 
-def test_an_older_copy_of_a_volume_is_refused_and_accepted_once(
+def test_older_copy_of_a_volume_is_refused_until_accepted(
     deployment: ComposeDeployment,
 ) -> None:
     node, volume = "node-2", Volume("node-2")
@@ -102,7 +102,7 @@ def test_an_older_copy_of_a_volume_is_refused_and_accepted_once(
     all_agree(deployment)
 
 
-def test_nodes_that_promised_lost_epochs_say_so_and_one_follows_once_that_is_accepted(
+def test_nodes_with_lost_epochs_are_refused_until_the_loss_is_accepted(
     deployment: ComposeDeployment,
 ) -> None:
     old = deployment.state()["log_id"]
@@ -148,13 +148,13 @@ def delete_the_topic(deployment: ComposeDeployment) -> None:
 
 
 def heartbeats(deployment: ComposeDeployment, node: str) -> int:
-    """How many a node's directory counts."""
+    """Return the heartbeat count in the data directory of a node."""
     file = deployment.compose("exec", "-T", node, "cat", "/var/lib/stele/heartbeats")
     return max(int(line.split()[0]) for line in file.splitlines() if line.strip())
 
 
 def refused_with(deployment: ComposeDeployment, node: str, setting: str) -> str:
-    """The setting with its value that a node asks for, which its container starts again and again."""
+    """Return the setting that a refused node suggests. Its container restarts it repeatedly."""
     found: list[str] = []
 
     def is_told() -> bool:
@@ -166,7 +166,7 @@ def refused_with(deployment: ComposeDeployment, node: str, setting: str) -> str:
 
 
 def accept(deployment: ComposeDeployment, node: str, setting: str) -> None:
-    """As the page says: once with the setting, and then as ever."""
+    """Start the node as on the page: once with the setting, then without."""
     deployment.compose("stop", node)
     deployment.until(lambda: not is_up(deployment, node), f"{node} to be down", 60.0)
     with deployment.once(node, setting):
@@ -176,7 +176,7 @@ def accept(deployment: ComposeDeployment, node: str, setting: str) -> None:
 
 
 def is_up(deployment: ComposeDeployment, node: str) -> bool:
-    """By `stele nodes`, as the page says."""
+    """Return whether `stele nodes` shows the node as up."""
     (line,) = (line for line in deployment.stele("nodes").splitlines() if node in line)
     return " up " in line
 
@@ -192,7 +192,7 @@ def all_agree(deployment: ComposeDeployment) -> None:
 
 
 class Volume:
-    """The data of a service's container, which is stopped when it is written."""
+    """The data volume of a service, whose container must be stopped for writes."""
 
     def __init__(self, service: str) -> None:
         mounted = f"{PROJECT}_{service}:/var/lib/stele"

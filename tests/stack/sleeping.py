@@ -1,4 +1,4 @@
-"""A process for tests: it says what it is, and waits for SIGTERM."""
+"""A process for tests that prints its properties and waits for SIGTERM."""
 
 import json
 import os

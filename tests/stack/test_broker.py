@@ -54,13 +54,13 @@ def consume(bootstrap: str, topic: str, count: int) -> list[bytes]:
         consumer.close()
 
 
-def test_a_record_is_produced_and_consumed(kafka: str, topics: str) -> None:
+def test_record_is_produced_and_consumed(kafka: str, topics: str) -> None:
     topic = topic_name(topics, Topic.EPOCHS)
     produce(kafka, topic, b"one")
     assert consume(kafka, topic, 1) == [b"one"]
 
 
-def test_data_outlives_a_kill_and_a_new_set_of_ports(tmp_path: Path) -> None:
+def test_data_survives_a_kill_and_new_ports(tmp_path: Path) -> None:
     topic = topic_name("c", Topic.EPOCHS)
     first = BrokerCluster(tmp_path)
     try:
@@ -94,7 +94,7 @@ def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerCluster]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("victim", [0, 1, 2])
-def test_with_one_of_three_brokers_killed_acks_all_is_still_answered(
+def test_acks_all_succeeds_with_one_of_three_brokers_killed(
     three: BrokerCluster, cluster: str, victim: int
 ) -> None:
     ensure_topics(Brokers(three.bootstrap), cluster, three.replication_factor)
@@ -107,7 +107,7 @@ def test_with_one_of_three_brokers_killed_acks_all_is_still_answered(
     three.wait_ready()
 
 
-def test_a_broker_that_cannot_start_says_why(tmp_path: Path) -> None:
+def test_broker_that_cannot_start_raises_with_the_reason(tmp_path: Path) -> None:
     running = BrokerCluster(tmp_path / "a")
     broken = BrokerCluster(tmp_path / "b", heap_mb=1)  # no JVM starts a broker in one megabyte
     with pytest.raises(BrokerFailed, match=r"(?i)heap|memory|ended with"):
@@ -117,7 +117,7 @@ def test_a_broker_that_cannot_start_says_why(tmp_path: Path) -> None:
     assert not running.brokers[0].is_running()
 
 
-def test_redis_answers_and_ends(tmp_path: Path) -> None:
+def test_redis_starts_and_stops(tmp_path: Path) -> None:
     server = RedisServer(tmp_path)
     server.start()
     server.wait_ready()

@@ -1,4 +1,4 @@
-"""Classes that JVMs leave at their end for those that start later."""
+"""Class archives that a JVM writes for later JVMs."""
 
 import subprocess
 from collections.abc import Callable
@@ -19,7 +19,7 @@ def a_java(java: Java, _jars: Path, _scratch: Path, options: tuple[str, ...]) ->
 
 
 def half(java: Java, jars: Path, scratch: Path, options: tuple[str, ...]) -> None:
-    """A disk that is full while the classes are written."""
+    """Write a part of the archive, as on a full disk."""
     a_java(java, jars, scratch, options)
     (made,) = scratch.glob("*.jsa")
     made.chmod(0o600)
@@ -40,7 +40,7 @@ def kept_by(run: Run, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return [*classes.keep()]
 
 
-def test_they_are_kept_once_and_anew_for_other_jars(
+def test_class_archives_are_written_once_for_each_set_of_jars(
     jars: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     java = find_java()
@@ -60,16 +60,14 @@ def test_they_are_kept_once_and_anew_for_other_jars(
     assert classes_of(java, jars).stat().st_mtime_ns != first.st_mtime_ns
 
 
-def test_half_of_them_is_not_kept_and_nothing_else_is_left(
-    jars: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_partial_class_archive_is_not_kept(jars: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(classes, "_session", half)
     lines = kept_by(half, monkeypatch)
     assert [line.split()[0] for line in lines] == ["Kafka", "Spark"]
     assert [path.name for path in jars.iterdir()] == ["one.jar"]
 
 
-def test_what_does_not_run_is_told(jars: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_class_archive_is_reported(jars: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(_java: Java, _jars: Path, _scratch: Path, _options: tuple[str, ...]) -> None:
         raise OSError("no room")
 

@@ -1,4 +1,4 @@
-"""One process of a stack: stopped, started, killed permanently, removed; and processes that do not return."""
+"""Actions on one process of a stack: stop, start, kill, remove, and processes that stay down."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def state_of(stack: Stack, name: str) -> ProcessState:
     return stack.supervisor.status_of(name).state
 
 
-def test_a_process_is_stopped_started_and_restarted_by_its_name(stack: Stack) -> None:
+def test_process_is_stopped_started_and_restarted_by_name(stack: Stack) -> None:
     first = stack.supervisor.status_of("fake").pid
     do(stack, Control(deed=Deed.STOP, name="fake"))
     assert state_of(stack, "fake") is ProcessState.STOPPED
@@ -106,8 +106,8 @@ def test_a_process_is_stopped_started_and_restarted_by_its_name(stack: Stack) ->
 
 
 @pytest.mark.parametrize("name", [pytest.param("broker-1", marks=pytest.mark.broker), "redis"])
-def test_a_server_is_stopped_killed_and_started_where_it_was(stack: Stack, name: str) -> None:
-    """`stele stack status` shows them beside the others, so somebody will try."""
+def test_server_is_stopped_killed_and_started_at_its_address(stack: Stack, name: str) -> None:
+    """`stele stack status` lists servers with the services, so users will try."""
     server = stack.servers.get(name)
     assert server is not None
     try:
@@ -134,7 +134,7 @@ def test_only_nodes_are_removed(stack: Stack, name: str) -> None:
         do(stack, Control(deed=Deed.REMOVE, name=name))
 
 
-def test_what_was_stopped_comes_back_with_the_next_stack_and_what_was_killed_does_not(
+def test_next_stack_starts_a_stopped_node_but_not_a_killed_one(
     stack: Stack,
 ) -> None:
     do(stack, Control(deed=Deed.STOP, name="n1"))
@@ -147,7 +147,7 @@ def test_what_was_stopped_comes_back_with_the_next_stack_and_what_was_killed_doe
     assert names(stack) == ["fake", "n1", "n2"]
 
 
-def test_a_killed_node_of_an_earlier_stack_can_be_started(
+def test_killed_node_of_an_earlier_stack_can_be_started(
     stack: Stack, tmp_path: Path, fake_module: FakeModule
 ) -> None:
     do(stack, Control(deed=Deed.KILL, name="n2"))
@@ -163,7 +163,7 @@ def test_a_killed_node_of_an_earlier_stack_can_be_started(
         later.supervisor.stop_all()
 
 
-def test_a_removed_node_leaves_nothing_but_its_name(stack: Stack) -> None:
+def test_removed_node_leaves_only_its_name(stack: Stack) -> None:
     do(stack, Control(deed=Deed.REMOVE, name="n2"))
     folder = stack.directory / "services" / "n2"
     assert [path.name for path in folder.iterdir()] == ["stays_down"]
@@ -187,7 +187,7 @@ def test_a_removed_node_leaves_nothing_but_its_name(stack: Stack) -> None:
 
 
 @pytest.mark.parametrize("deed", [d for d in Deed if d is not Deed.ADD_NODE])
-def test_an_unknown_process_is_answered_with_the_known_ones(stack: Stack, deed: Deed) -> None:
+def test_unknown_process_name_lists_the_known_ones(stack: Stack, deed: Deed) -> None:
     with pytest.raises(CliError, match="no process 'n9'") as raised:
         do(stack, Control(deed=deed, name="n9"))
     processes = "fake, n1, n2" if deed is Deed.REMOVE else "broker-1, fake, n1, n2, redis"
@@ -195,7 +195,7 @@ def test_an_unknown_process_is_answered_with_the_known_ones(stack: Stack, deed: 
 
 
 @pytest.mark.parametrize("deed", [Deed.START, Deed.RESTART, Deed.STOP])
-def test_what_was_left_out_is_started_by_the_next_stack(stack: Stack, deed: Deed) -> None:
+def test_process_left_out_needs_a_new_stack(stack: Stack, deed: Deed) -> None:
     with pytest.raises(CliError, match="placements was left out") as raised:
         do(stack, Control(deed=deed, name="placements"))
     assert "`stele stack up` without `--without placements`" in raised.value.hint
@@ -204,18 +204,18 @@ def test_what_was_left_out_is_started_by_the_next_stack(stack: Stack, deed: Deed
 def stack_of(
     tmp_path: Path, fake_module: FakeModule, name: str, source: str
 ) -> tuple[Stack, ServiceSpec]:
-    """With node n1 alone, which is a module of this source. It is not started."""
+    """Return a stack with only n1, a module with this source. It is not started."""
     path = os.pathsep.join([str(fake_module(name, source)), os.environ.get("PYTHONPATH", "")])
     spec = ServiceSpec("n1", name)
     return Stack(tmp_path / "run", nodes=0, services=[spec], env={"PYTHONPATH": path}), spec
 
 
-def test_a_node_that_is_refused_once_it_has_announced_itself_does_not_run(
+def test_node_refused_after_its_announcement_does_not_count_as_running(
     tmp_path: Path, fake_module: FakeModule
 ) -> None:
-    """Its address is announced before its admission is decided."""
+    """The node announces its address before its admission is decided."""
     stack, spec = stack_of(tmp_path, fake_module, "refused", REFUSED)
-    with contextlib.suppress(ChildFailed):  # as when it ends before its address was read
+    with contextlib.suppress(ChildFailed):  # the node may end before its address is read
         stack.start_services([spec])
     try:
         with pytest.raises(CliError) as raised:
@@ -226,9 +226,7 @@ def test_a_node_that_is_refused_once_it_has_announced_itself_does_not_run(
     assert "`stele stack remove n1`" in raised.value.hint
 
 
-def test_a_node_is_started_with_what_it_is_to_accept(
-    tmp_path: Path, fake_module: FakeModule
-) -> None:
+def test_node_is_started_with_an_accepted_loss(tmp_path: Path, fake_module: FakeModule) -> None:
     stack, spec = stack_of(tmp_path, fake_module, "older", OLDER)
     (tmp_path / "run" / "services" / "n1").mkdir(parents=True)
     (tmp_path / "run" / "services" / "n1" / "node.json").write_text("{}")
@@ -247,13 +245,13 @@ def test_a_node_is_started_with_what_it_is_to_accept(
         settle(stack.directory, "n1", 1.0)
         do(stack, Control(deed=Deed.STOP, name="n1"))
         do(stack, Control(deed=Deed.START, name="n1"))
-        with pytest.raises(CliError, match="older_copy"):  # this one notes nothing
+        with pytest.raises(CliError, match="older_copy"):  # this stack has no notes
             settle(stack.directory, "n1")
     finally:
         stack.supervisor.stop_all()
 
 
-def test_a_setting_that_is_refused_is_not_suggested(
+def test_refused_accept_setting_is_not_suggested_again(
     tmp_path: Path, fake_module: FakeModule
 ) -> None:
     said = "n1: STELE_ACCEPT_LOST_EPOCHS=0a names the log that this node follows"
@@ -270,14 +268,14 @@ def test_a_setting_that_is_refused_is_not_suggested(
         stack.supervisor.stop_all()
 
 
-def test_a_service_has_no_loss_to_accept(stack: Stack) -> None:
+def test_accept_options_are_refused_for_services(stack: Stack) -> None:
     stack.stop_one("fake")
     accepts = {"STELE_ACCEPT_OLDER_COPY": "1"}
     with pytest.raises(CliError, match="fake is no node"):
         do(stack, Control(deed=Deed.START, name="fake", accepts=accepts))
 
 
-def test_a_node_whose_name_is_used_up_is_not_told_to_start_again(tmp_path: Path) -> None:
+def test_start_is_not_suggested_for_a_node_that_has_left(tmp_path: Path) -> None:
     said = "Neither its name nor its data directory can be used again (node_left)"
     for name, line in (("n7", said), ("n8", "Node 'n8' stands in dc1/r2")):
         (tmp_path / "services" / name).mkdir(parents=True)
@@ -290,10 +288,10 @@ def test_a_node_whose_name_is_used_up_is_not_told_to_start_again(tmp_path: Path)
         assert ("tries again" in hint) is (name == "n8")
 
 
-def test_a_member_that_ends_once_it_has_read_the_log_does_not_run(
+def test_member_that_ends_after_reading_the_log_does_not_count_as_running(
     tmp_path: Path, fake_module: FakeModule, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its address is announced, and its row is there, before it knows that it cannot run."""
+    """The node is announced and has a row before it detects that it cannot run."""
     stack, spec = stack_of(tmp_path, fake_module, "refused_later", REFUSED_LATER)
     member = Node(node_id="n1", address="", dc="", rack="", num_tokens=1, state=NodeState.NORMAL)
     monkeypatch.setattr(lifecycle, "_row", lambda *_: member)
@@ -313,7 +311,7 @@ def test_a_member_that_ends_once_it_has_read_the_log_does_not_run(
         stack.supervisor.stop_all()
 
 
-def test_nodes_that_have_left_do_not_come_back(
+def test_left_nodes_do_not_return_with_the_next_stack(
     stack: Stack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Left:
@@ -334,12 +332,12 @@ def test_nodes_that_have_left_do_not_come_back(
     assert not (stack.directory / "services" / "n7").exists(), "it runs elsewhere"
 
 
-def test_who_left_is_unknown_while_no_metadata_log_answers(stack: Stack) -> None:
+def test_nodes_return_if_no_metadata_log_answers(stack: Stack) -> None:
     note_who_left(stack)
     assert names(stack) == ["fake", "n1", "n2"]
 
 
-def test_down_with_purge_deletes_what_a_stack_made_and_nothing_else(
+def test_purge_deletes_only_files_of_a_stack(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run_ = tmp_path / "run"

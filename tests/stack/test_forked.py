@@ -1,4 +1,4 @@
-"""A service that is forked is to a test what one is that was started."""
+"""Forked services behave like started ones in tests."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def said(process: Process) -> dict[str, Any]:
     return what
 
 
-def test_it_has_its_own_arguments_variables_group_and_output(start: Start) -> None:
+def test_forked_process_has_its_own_arguments_environment_and_output(start: Start) -> None:
     one, other = start(STELE_GREETING="hello"), start()
     what = said(one)
     assert what["arguments"] == ["one", "two"]
@@ -67,7 +67,7 @@ def test_it_has_its_own_arguments_variables_group_and_output(start: Start) -> No
     assert said(other)["greeting"] is None
 
 
-def test_it_ends_with_its_own_code_and_words(start: Start) -> None:
+def test_forked_process_has_its_own_exit_code_and_output(start: Start) -> None:
     process = start()
     said(process)
     assert process.poll() is None
@@ -77,40 +77,38 @@ def test_it_ends_with_its_own_code_and_words(start: Start) -> None:
     assert process.tail().startswith("it has ended\n")
 
 
-def test_of_a_killed_one_the_signal_is_known(start: Start) -> None:
+def test_killed_forked_process_reports_the_signal(start: Start) -> None:
     process = start()
     process.signal(signal.SIGSTOP)
     assert process.kill() == -signal.SIGKILL
 
 
-def test_two_in_turn_do_not_share_a_hash_seed(start: Start) -> None:
+def test_successive_forked_processes_have_different_hash_seeds(start: Start) -> None:
     first, second = said(start()), said(start())
     assert first["parent"] != second["parent"]
     assert ("PYTHONHASHSEED" in os.environ) == (first["hash"] == second["hash"])
 
 
-def test_what_only_a_start_can_give_it_is_started(start: Start) -> None:
-    """The interpreter reads its seed before anything else."""
+def test_process_with_a_hash_seed_is_started_and_not_forked(start: Start) -> None:
+    """The interpreter reads the hash seed before any code runs."""
     hashes = {said(start(PYTHONHASHSEED="7"))["hash"] for _ in range(2)}
     assert len(hashes) == 1
     assert said(start(PYTHONHASHSEED="7"))["parent"] == os.getpid()
 
 
-def test_they_are_started_where_the_environment_says_so(
-    start: Start, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_environment_can_disable_forking(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(forked.SPAWN, "plain")
     assert said(start())["parent"] == os.getpid()
 
 
-def test_what_is_too_long_for_a_message_is_refused_and_ends_nothing(start: Start) -> None:
+def test_too_long_request_is_refused_and_ends_no_process(start: Start) -> None:
     running = [start(), start()]
     with pytest.raises(OSError, match="bytes"):
         start(STELE_GREETING="x" * 2 * MESSAGE_BYTES)
     assert [process.poll() for process in running] == [None, None]
 
 
-def test_a_module_that_is_not_there_ends_as_if_it_had_been_started(tmp_path: Path) -> None:
+def test_missing_module_ends_like_a_started_process(tmp_path: Path) -> None:
     there = command(tmp_path)
     argv = [*there.argv[:2], "tests.stack.nowhere"]
     process = forked.start(Program("nowhere", argv, there.stdout, there.stderr))
@@ -118,7 +116,7 @@ def test_a_module_that_is_not_there_ends_as_if_it_had_been_started(tmp_path: Pat
     assert "No module named tests.stack.nowhere" in process.tail()
 
 
-def test_it_dies_with_whoever_had_it_forked(tmp_path: Path) -> None:
+def test_forked_process_dies_with_its_requester(tmp_path: Path) -> None:
     killed = subprocess.run(
         [sys.executable, "-c", PARENT, str(tmp_path)],
         stdout=subprocess.PIPE,

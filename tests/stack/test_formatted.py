@@ -1,4 +1,4 @@
-"""A data directory is formatted once, and copied after that."""
+"""A data directory of a broker is formatted once, and then copied."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -35,7 +35,7 @@ def formatting(tmp_path: Path) -> Formatting:
     return Formatting(tmp_path)
 
 
-def test_the_next_one_is_a_copy_and_is_its_own(formatting: Formatting, tmp_path: Path) -> None:
+def test_second_directory_is_an_independent_copy(formatting: Formatting, tmp_path: Path) -> None:
     first, second = tmp_path / "a/data", tmp_path / "b/data"
     assert formatting.of(first) == formatting.of(second) == ["bootstrap.checkpoint", MARK]
     assert formatting.times == 1
@@ -49,7 +49,7 @@ def _more_jars(formatting: Formatting) -> None:
 
 
 def _cut(formatting: Formatting) -> None:
-    """As a power failure leaves a file that was never synced."""
+    """Truncate the file, as a power failure does with an unsynced file."""
     (kept,) = formatting.jars.glob("formatted-*")
     (kept / MARK).write_text("")
 
@@ -60,7 +60,7 @@ def _half_gone(formatting: Formatting) -> None:
 
 
 @pytest.mark.parametrize("change", [_more_jars, _cut, _half_gone])
-def test_it_is_formatted_anew_where_what_is_kept_does_not_do(
+def test_outdated_or_damaged_template_is_formatted_again(
     change: Callable[[Formatting], None], formatting: Formatting, tmp_path: Path
 ) -> None:
     formatting.of(tmp_path / "a/data")
@@ -69,13 +69,15 @@ def test_it_is_formatted_anew_where_what_is_kept_does_not_do(
     assert formatting.times == 2
 
 
-def test_no_two_brokers_have_the_same_directory(formatting: Formatting, tmp_path: Path) -> None:
+def test_each_broker_id_has_its_own_template(formatting: Formatting, tmp_path: Path) -> None:
     for node_id in (1, 2):
         formatting.of(tmp_path / f"{node_id}/data", node_id)
     assert formatting.times == 2
 
 
-def test_a_folder_that_takes_nothing_is_no_failure(formatting: Formatting, tmp_path: Path) -> None:
+def test_unwritable_template_folder_is_not_a_failure(
+    formatting: Formatting, tmp_path: Path
+) -> None:
     formatting.jars = tmp_path / "away"
     formatting.of(tmp_path / "a/data")
     formatting.of(tmp_path / "b/data")

@@ -1,4 +1,4 @@
-"""Jars come from the lock, and what is missing is named with what to do."""
+"""Jars are those of the lock file, and missing ones are an error with a hint."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from stele.stack import jars
 from stele.stack.jars import JarSet, JarsMissing, jar_paths
 
 
-def test_every_locked_jar_is_there() -> None:
+def test_every_locked_jar_exists() -> None:
     for which in JarSet:
         assert all(path.exists() for path in jar_paths(which))
 
 
-def test_the_broker_has_the_client_library_of_its_own_version() -> None:
+def test_broker_has_the_client_library_of_its_version() -> None:
     names = {path.name for path in jar_paths(JarSet.KAFKA)}
     assert {"kafka_2.13-4.3.1.jar", "kafka-clients-4.3.1.jar"} <= names
 
@@ -29,7 +29,7 @@ def test_spark_gets_no_jar_that_its_wheel_ships() -> None:
     assert not ours & artifacts
 
 
-def test_missing_jars_say_make_setup(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_jars_hint_at_make_setup(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lock = jars.project_root() / "jars" / "kafka" / "jgo.lock.toml"
     (tmp_path / "jars" / "kafka").mkdir(parents=True)
     (tmp_path / "jars" / "kafka" / "jgo.lock.toml").write_text(lock.read_text())

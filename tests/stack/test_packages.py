@@ -1,4 +1,4 @@
-"""A wheel with the router's or the agent's packages alone is enough for what they do, and brings no more."""
+"""The wheel with the locked packages of router or agent is sufficient for them, and installs nothing else."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ ROOT = project_root()
 LIMIT_S = 120
 UV = str(Path(sys.executable).parent / "uv")
 TOO_MUCH = ("faust", "mode", "obstore", "pyspark", "redis", "sse_starlette")
-"""Packages of services that neither a client nor a store has to do with."""
+"""Packages of services that clients and stores do not need."""
 ROUTER_MIB, AGENT_MIB = 150, 160
-"""Most of it is numpy, librdkafka and the driver whose partitioner is used."""
+"""Most of the size is numpy, librdkafka and the driver with the partitioner."""
 MIB = 1024 * 1024
 
 ROUTER = """
@@ -51,7 +51,7 @@ def run(*words: str, cwd: Path = ROOT) -> str:
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Built from a copy: setuptools writes beside what it builds."""
+    """Build the wheel from a copy, since setuptools writes into the source folder."""
     folder = tmp_path_factory.mktemp("wheel")
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, folder)
@@ -76,7 +76,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(
     ("lock", "program", "limit_mib"), [("router", ROUTER, ROUTER_MIB), ("agent", AGENT, AGENT_MIB)]
 )
-def test_it_is_enough_and_no_more(
+def test_locked_packages_suffice_and_contain_nothing_else(
     wheel: Path, tmp_path: Path, lock: str, program: str, limit_mib: int
 ) -> None:
     python = tmp_path / "venv" / "bin" / "python"

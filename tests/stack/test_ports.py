@@ -1,4 +1,4 @@
-"""Ports are given out once, on the whole machine."""
+"""Each free port is reserved by one process of the machine."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ input()
 """
 
 
-def test_a_port_that_another_process_was_given_is_not_free_though_nobody_listens_yet(
+def test_port_reserved_by_another_process_is_not_free(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     with subprocess.Popen(
@@ -47,7 +47,7 @@ input()
 """
 
 
-def test_servers_get_the_ports_of_last_time_where_they_are_free(tmp_path: Path) -> None:
+def test_servers_get_their_earlier_ports_if_free(tmp_path: Path) -> None:
     file = tmp_path / "ports.json"
     with subprocess.Popen(
         [sys.executable, "-c", BEFORE, str(file)],
@@ -66,7 +66,7 @@ def test_servers_get_the_ports_of_last_time_where_they_are_free(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("content", [b"", b"[1]", b'{"n1": "x"}', b'{"n1": 80}', b'{"n1": -1}'])
-def test_what_was_kept_and_is_of_no_use_is_passed_by(tmp_path: Path, content: bytes) -> None:
+def test_invalid_stored_ports_are_ignored(tmp_path: Path, content: bytes) -> None:
     file = tmp_path / "ports.json"
     file.write_bytes(content)
     kept = ports.KeptPorts(file)

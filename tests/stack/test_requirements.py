@@ -10,8 +10,8 @@ from stele.stack.jars import project_root
 BACKPORT = re.compile(r"^backports[.-]zstd(.*)$", re.MULTILINE)
 
 
-def test_what_newer_pythons_have_themselves_is_not_asked_for_there() -> None:
-    """It has no wheel for 3.14: that one has it in the standard library."""
+def test_backport_is_required_only_by_older_pythons() -> None:
+    """The backport has no wheel for Python 3.14, which has the module in its standard library."""
     root = project_root()
     project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
     assert any(

@@ -1,4 +1,4 @@
-"""Brokers and Redis of a stack that end by themselves are started again; those that were stopped are not."""
+"""Crashed brokers and Redis of a stack are restarted. Stopped ones are not."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Server]:
         made.stop()
 
 
-def test_one_that_dies_is_started_again_where_it_was(server: Server) -> None:
+def test_crashed_server_is_restarted_at_its_address(server: Server) -> None:
     servers = Servers([server])
     servers.start(server.name)
     first, address = server.pid or 0, server.address_text
@@ -51,7 +51,7 @@ def test_one_that_dies_is_started_again_where_it_was(server: Server) -> None:
 
 
 @pytest.mark.parametrize("end", [Servers.stop, Servers.kill])
-def test_one_that_was_stopped_or_killed_on_purpose_stays_down(
+def test_server_stopped_or_killed_on_purpose_stays_down(
     tmp_path: Path, end: Callable[[Servers, str], None]
 ) -> None:
     server = RedisServer(tmp_path)
@@ -69,7 +69,7 @@ def test_one_that_was_stopped_or_killed_on_purpose_stays_down(
         server.stop()
 
 
-def test_one_that_ends_at_once_is_given_up_and_can_be_started_by_its_name(tmp_path: Path) -> None:
+def test_server_that_keeps_ending_is_given_up_and_can_be_started(tmp_path: Path) -> None:
     now_s = 0.0
     server, other = RedisServer(tmp_path / "run"), RedisServer(tmp_path / "other")
     server.port = other.port
@@ -94,8 +94,8 @@ def test_one_that_ends_at_once_is_given_up_and_can_be_started_by_its_name(tmp_pa
 
 
 @pytest.mark.broker
-def test_whoever_holds_a_stack_starts_its_broker_and_its_redis_again(tmp_path: Path) -> None:
-    """The view of a user who typed `stele stack up`."""
+def test_stack_process_restarts_its_broker_and_redis(tmp_path: Path) -> None:
+    """The stack runs as with `stele stack up`."""
     options = StackOptions(directory=tmp_path / "run", nodes=0, without=ALL_BUT_METADATA_LOG)
     log = tmp_path / "stack.log"
     process = spawn(Program("stack", options.arguments(), log, log))

@@ -1,4 +1,4 @@
-"""The stack as a whole, with a small service of the test's own."""
+"""The whole stack, with a small service of the test."""
 
 from __future__ import annotations
 
@@ -46,10 +46,10 @@ def stack_of(directory: Path, modules: Path, *specs: ServiceSpec) -> Stack:
 
 
 @pytest.mark.broker
-def test_a_stack_starts_restarts_and_leaves_nothing(
+def test_stack_starts_restarts_and_leaves_no_process(
     tmp_path: Path, fake_module: FakeModule, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("STELE_KAFKA_SECURITY_PROTOCOL", "SSL")  # of other brokers than its own
+    monkeypatch.setenv("STELE_KAFKA_SECURITY_PROTOCOL", "SSL")  # the settings of other brokers
     modules = fake_module("fake_service", FAKE)
     spec = ServiceSpec("fake", "fake_service", {"STELE_DATA_DIR": "{directory}"}, count=2)
     with stack_of(tmp_path / "run", modules, spec) as stack:
@@ -79,7 +79,7 @@ def test_a_stack_starts_restarts_and_leaves_nothing(
 
 
 @pytest.mark.broker
-def test_a_service_that_cannot_start_fails_the_stack_with_its_words(
+def test_service_that_cannot_start_fails_the_stack_with_its_output(
     tmp_path: Path, fake_module: FakeModule
 ) -> None:
     modules = fake_module("broken_service", "raise SystemExit('bad disk')")
@@ -90,10 +90,10 @@ def test_a_service_that_cannot_start_fails_the_stack_with_its_words(
 
 
 @pytest.mark.broker
-def test_a_node_of_before_that_does_not_start_any_more_fails_no_stack(
+def test_existing_node_that_cannot_start_does_not_fail_the_stack(
     tmp_path: Path, fake_module: FakeModule
 ) -> None:
-    """Its join was cancelled, say: the others are needed all the same."""
+    """Its join may have been cancelled. The other processes are still needed."""
     modules = fake_module("ended_node", "raise SystemExit(78)")
     ended = ServiceSpec("n7", "ended_node")
     with pytest.raises(ChildFailed):
@@ -105,8 +105,8 @@ def test_a_node_of_before_that_does_not_start_any_more_fails_no_stack(
         assert stack.supervisor.status_of("n7").state is ProcessState.GIVEN_UP
 
 
-def test_what_was_chosen_for_a_node_counts_for_later_stacks_too(tmp_path: Path) -> None:
-    """It does not start for another rack than it joined in."""
+def test_chosen_rack_of_a_node_is_kept_for_later_stacks(tmp_path: Path) -> None:
+    """A node fails to start in another rack than the one that it joined."""
     spec = node_specs(5)[-1]
     first = Stack(tmp_path, nodes=0, services=())
     assert first.choose(spec, {"STELE_RACK": "r7"}).env["STELE_RACK"] == "r7"
@@ -120,12 +120,12 @@ def test_what_was_chosen_for_a_node_counts_for_later_stacks_too(tmp_path: Path) 
     }
 
 
-def test_nodes_are_spread_over_the_racks() -> None:
+def test_nodes_are_spread_over_racks() -> None:
     racks = [spec.env["STELE_RACK"] for spec in node_specs(4)]
     assert racks == ["r1", "r2", "r3", "r1"]
 
 
-def test_every_service_of_the_design_page_is_in_the_table() -> None:
+def test_table_of_services_is_complete() -> None:
     assert {spec.name for spec in SERVICES} == {
         "metadata-log",
         "session-guard",

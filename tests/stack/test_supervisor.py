@@ -1,4 +1,4 @@
-"""Children are restarted with back-off, given up in the end, and never left behind."""
+"""Children are restarted with back-off, given up after many restarts, and never orphaned."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def supervisor() -> Iterator[Supervisor]:
         running.stop_all()
 
 
-def test_a_killed_child_is_restarted_with_a_growing_back_off(
+def test_killed_child_is_restarted_with_growing_back_off(
     supervisor: Supervisor, tmp_path: Path
 ) -> None:
     supervisor.start(command(tmp_path, ANNOUNCING))
@@ -90,7 +90,7 @@ def test_a_killed_child_is_restarted_with_a_growing_back_off(
     assert supervisor.wait_url("child") != first
 
 
-def test_a_child_that_dies_at_once_is_given_up_and_its_words_are_told(
+def test_child_that_keeps_dying_is_given_up_with_its_last_line(
     supervisor: Supervisor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("stele.stack.supervisor.LAST_BACK_OFF_S", 0.01)
@@ -102,7 +102,7 @@ def test_a_child_that_dies_at_once_is_given_up_and_its_words_are_told(
     assert supervisor.status_of("child").restarts == RESTARTS_PER_MINUTE
 
 
-def test_a_child_with_a_bad_configuration_is_not_tried_again(
+def test_child_with_a_configuration_error_is_not_restarted(
     supervisor: Supervisor, tmp_path: Path
 ) -> None:
     supervisor.start(command(tmp_path, "raise SystemExit(78)"))
@@ -111,10 +111,8 @@ def test_a_child_with_a_bad_configuration_is_not_tried_again(
     assert supervisor.status_of("child").restarts == 0
 
 
-def test_starts_that_somebody_asked_for_are_no_ends_of_a_child(
-    supervisor: Supervisor, tmp_path: Path
-) -> None:
-    """Else the fourth `stele stack restart` says that it keeps ending, and it runs."""
+def test_requested_restarts_do_not_count_as_crashes(supervisor: Supervisor, tmp_path: Path) -> None:
+    """Otherwise the fourth `stele stack restart` would report a running child as one that keeps ending."""
     supervisor.start(command(tmp_path, ANNOUNCING))
     for _ in range(3):
         supervisor.stop("child")
@@ -123,9 +121,7 @@ def test_starts_that_somebody_asked_for_are_no_ends_of_a_child(
     assert supervisor.status_of("child").restarts == 3
 
 
-def test_a_child_that_keeps_ending_once_it_was_started_again_is_not_waited_for(
-    supervisor: Supervisor, tmp_path: Path
-) -> None:
+def test_wait_for_a_child_that_keeps_ending_fails(supervisor: Supervisor, tmp_path: Path) -> None:
     supervisor.start(command(tmp_path, "raise SystemExit(1)"))
     supervisor.stop("child")
     supervisor.restart("child")
@@ -133,13 +129,13 @@ def test_a_child_that_keeps_ending_once_it_was_started_again_is_not_waited_for(
         supervisor.wait_url("child", max_restarts=1)
 
 
-def test_a_child_that_announces_nothing_is_an_error(supervisor: Supervisor, tmp_path: Path) -> None:
+def test_child_without_an_announcement_is_an_error(supervisor: Supervisor, tmp_path: Path) -> None:
     supervisor.start(command(tmp_path, "import signal; signal.pause()"))
     with pytest.raises(ChildFailed, match="announced nothing"):
         supervisor.wait_url("child", deadline_s=0.2)
 
 
-def test_stop_all_ends_the_last_one_first_and_leaves_no_process(tmp_path: Path) -> None:
+def test_stop_all_ends_children_in_reverse_order(tmp_path: Path) -> None:
     order: list[str] = []
     supervisor = Supervisor()
     for name in ("a", "b", "c"):
@@ -160,7 +156,7 @@ def test_stop_all_ends_the_last_one_first_and_leaves_no_process(tmp_path: Path) 
     assert all(is_gone(pid) for pid in pids)
 
 
-def test_a_child_that_ignores_sigterm_is_killed_after_the_deadline(
+def test_child_that_ignores_sigterm_is_killed_after_the_deadline(
     supervisor: Supervisor, tmp_path: Path
 ) -> None:
     supervisor.start(command(tmp_path, DEAF))
@@ -168,16 +164,14 @@ def test_a_child_that_ignores_sigterm_is_killed_after_the_deadline(
     assert supervisor.stop("child", deadline_s=0.2) == -signal.SIGKILL
 
 
-def test_a_paused_child_can_still_be_stopped_in_order(
-    supervisor: Supervisor, tmp_path: Path
-) -> None:
+def test_paused_child_can_be_stopped_cleanly(supervisor: Supervisor, tmp_path: Path) -> None:
     supervisor.start(command(tmp_path, ANNOUNCING))
     supervisor.wait_url("child")
     supervisor.kill("child", signal.SIGSTOP)
     assert supervisor.stop("child") == 0
 
 
-def test_what_a_child_forked_ends_with_it(tmp_path: Path) -> None:
+def test_grandchildren_end_with_the_child(tmp_path: Path) -> None:
     process = spawn(command(tmp_path, PARENT_OF_DEAF))
     wait_until(process.stdout_of_this_run, "the grandchild's pid")
     grandchild = int(process.stdout_of_this_run())
@@ -204,7 +198,7 @@ sys.stdin.read()
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="PR_SET_PDEATHSIG is Linux's")
-def test_a_child_dies_with_a_killed_parent_but_not_with_the_thread_that_started_it(
+def test_child_dies_with_its_parent_process_but_not_with_the_thread(
     tmp_path: Path,
 ) -> None:
     parent = subprocess.Popen(
@@ -225,12 +219,12 @@ def test_a_child_dies_with_a_killed_parent_but_not_with_the_thread_that_started_
     parent.stdout.close()
 
 
-def test_a_program_that_does_not_exist_is_an_error(tmp_path: Path) -> None:
+def test_missing_program_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         spawn(Program("x", ["/no/such/program"], tmp_path / "out", tmp_path / "err"))
 
 
-def test_the_announcement_of_an_earlier_run_does_not_count(tmp_path: Path) -> None:
+def test_announcement_of_an_earlier_run_does_not_count(tmp_path: Path) -> None:
     first: Process = spawn(command(tmp_path, ANNOUNCING))
     wait_until(first.stdout_of_this_run, "the announcement")
     first.stop()
