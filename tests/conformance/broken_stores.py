@@ -1,6 +1,6 @@
-"""Stores of sixty lines with a fault each: ``python -m tests.conformance.broken_stores NAME`` is such a node.
+"""The sixty-line store with one fault: ``python -m tests.conformance.broken_stores NAME`` runs that node.
 
-The agent around them is sound: they lose, keep and mix up values.
+The agent around the store is correct. The faults lose values, keep deleted values or mix values up.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from stele_harness.conformance.scenes import (
 )
 from stele_simulator.patching import Patch
 
-store: Any = sixty_lines  # an example has no types
+store: Any = sixty_lines  # the example has no type annotations
 Shelf: Any = store.Shelf
 
 INSERT = "insert into rows values (?, ?, ?, ?) on conflict do "
@@ -42,16 +42,16 @@ def merge_does_nothing(patch: Patch) -> None:
     patch.attribute(Shelf, "merge", lambda self, data_id, rows: None)
 
 
-def the_last_to_come_stays(patch: Patch) -> None:
+def keeps_the_last_arrival(patch: Patch) -> None:
     patch.attribute(store, "NEWER", "on conflict do update set value = excluded.value")
 
 
-def the_first_to_come_stays(patch: Patch) -> None:
+def keeps_the_first_arrival(patch: Patch) -> None:
     patch.attribute(store, "NEWER", "on conflict do nothing")
 
 
-def drops_rows_that_stream_in(patch: Patch) -> None:
-    """Drops the last row of a page."""
+def drops_streamed_rows(patch: Patch) -> None:
+    """Drop the last row of each page."""
     plain = Shelf.merge
 
     def merge(self: Any, data_id: str, rows: list[Row]) -> None:
@@ -60,8 +60,8 @@ def drops_rows_that_stream_in(patch: Patch) -> None:
     patch.attribute(Shelf, "merge", merge)
 
 
-def scans_without_the_first_row(patch: Patch) -> None:
-    """Reads each requested span from its start."""
+def skips_the_first_row_of_a_scan(patch: Patch) -> None:
+    """Drop the first row of each requested span."""
     plain = Shelf.scan
 
     def scan(self: Any, span: Any, after: Any, limit: int) -> list[Row]:
@@ -82,13 +82,13 @@ def deletes_everything(patch: Patch) -> None:
     patch.attribute(Shelf, "delete", delete)
 
 
-def knows_no_data(patch: Patch) -> None:
-    """So nothing is ever deleted."""
+def lists_no_data(patch: Patch) -> None:
+    """List no data, so that nothing is ever deleted."""
     patch.attribute(Shelf, "data_ids", lambda self: [])
 
 
 def keeps_values_in_memory(patch: Patch) -> None:
-    """Acknowledged, they are in a transaction that is never committed."""
+    """Acknowledge rows that are in a transaction that is never committed."""
 
     def merge(self: Any, data_id: str, rows: list[Row]) -> None:
         if not self.db.in_transaction:
@@ -99,10 +99,10 @@ def keeps_values_in_memory(patch: Patch) -> None:
     patch.attribute(Shelf, "merge", merge)
 
 
-def finds_values_by_their_key_alone(patch: Patch) -> None:
-    """Truncated rows are read as data of the new table."""
+def reads_values_by_key_only(patch: Patch) -> None:
+    """Return truncated rows as data of the new table."""
 
-    class Kept(Shelf):  # type: ignore[misc]
+    class KeyOnlyShelf(Shelf):  # type: ignore[misc]
         def __init__(self, path: Path) -> None:
             super().__init__(path)
             self.kept = sqlite3.connect(f"{path}.kept", isolation_level=None)
@@ -121,11 +121,11 @@ def finds_values_by_their_key_alone(patch: Patch) -> None:
                 ).fetchall()
             return super().ask(text, *values)
 
-    patch.attribute(store, "Shelf", Kept)
+    patch.attribute(store, "Shelf", KeyOnlyShelf)
 
 
-def serves_whoever_asks(patch: Patch) -> None:
-    """Its routes were written without ``member.request``."""
+def serves_stale_requests(patch: Patch) -> None:
+    """Serve every request: the routes do not use ``member.request``."""
 
     def routes(_: object, shelf: Any) -> list[Route]:
         async def put(request: Request) -> Response:
@@ -147,8 +147,8 @@ def serves_whoever_asks(patch: Patch) -> None:
     patch.attribute(store, "routes", routes)
 
 
-def answers_another_value(patch: Patch) -> None:
-    """It mixes keys up: all of a range have one value."""
+def returns_another_value(patch: Patch) -> None:
+    """Return the same value for every key of a range."""
     plain = Shelf.ask
 
     def ask(self: Any, text: str, *values: Any) -> Any:
@@ -162,29 +162,29 @@ def answers_another_value(patch: Patch) -> None:
 BROKEN_STORES = {
     merge_raises: ("current-request-is-served", three_join),
     merge_does_nothing: ("newer-value-stays", three_join),
-    the_last_to_come_stays: ("newer-value-stays", three_join),
-    the_first_to_come_stays: ("newer-value-stays", three_join),
-    answers_another_value: ("newer-value-stays", three_join),
-    drops_rows_that_stream_in: ("values-are-kept", a_fourth_joins),
-    scans_without_the_first_row: ("values-are-kept", a_fourth_joins),
+    keeps_the_last_arrival: ("newer-value-stays", three_join),
+    keeps_the_first_arrival: ("newer-value-stays", three_join),
+    returns_another_value: ("newer-value-stays", three_join),
+    drops_streamed_rows: ("values-are-kept", a_fourth_joins),
+    skips_the_first_row_of_a_scan: ("values-are-kept", a_fourth_joins),
     deletes_everything: ("values-are-kept", a_fourth_joins),
     deletes_nothing: ("given-away-is-deleted", a_fourth_joins),
-    knows_no_data: ("given-away-is-deleted", a_fourth_joins),
+    lists_no_data: ("given-away-is-deleted", a_fourth_joins),
     keeps_values_in_memory: ("values-are-kept", one_is_killed_and_comes_back),
-    serves_whoever_asks: ("stale-request-is-refused", requests_are_judged),
-    finds_values_by_their_key_alone: ("truncates", a_keyspace_is_truncated),
+    serves_stale_requests: ("stale-request-is-refused", requests_are_judged),
+    reads_values_by_key_only: ("truncates", a_keyspace_is_truncated),
 }
-"""The fault, the rule that the kit must say is broken, and the scene in which it does."""
+"""The fault, the rule that the kit must report, and the scene that shows it."""
 IN_EVERY_RUN = {
     merge_raises,
-    the_last_to_come_stays,
-    drops_rows_that_stream_in,
-    knows_no_data,
+    keeps_the_last_arrival,
+    drops_streamed_rows,
+    lists_no_data,
     keeps_values_in_memory,
-    serves_whoever_asks,
-    finds_values_by_their_key_alone,
+    serves_stale_requests,
+    reads_values_by_key_only,
 }
-"""One or two of each rule; the others are tried by ``make hunt``."""
+"""One or two faults per rule. ``make hunt`` tries the others."""
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The kit holds our own agents for sound, and says of broken ones which rule they break."""
+"""The conformance kit passes the project's own agents and reports the rule that a faulty agent breaks."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ AGENTS = {
 
 
 @pytest.fixture(autouse=True)
-def forks(monkeypatch: pytest.MonkeyPatch) -> None:
+def processes_are_forked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(company, "spawn", forked.start)
 
 
-def test_every_broken_agent_breaks_a_rule_that_there_is() -> None:
+def test_faulty_agents_break_only_rules_of_the_kit() -> None:
     broken = [*BROKEN.values(), *BROKEN_STORES.values()]
     assert {rule for rule, _ in broken} <= {*RULES}
 
@@ -52,7 +52,9 @@ def test_every_broken_agent_breaks_a_rule_that_there_is() -> None:
 @pytest.mark.broker
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("agent", sampled(AGENTS, len(AGENTS)))
-async def test_our_own_agents_break_no_rule(kafka: str, tmp_path: Path, agent: str) -> None:
+async def test_agents_of_the_project_pass_every_scene(
+    kafka: str, tmp_path: Path, agent: str
+) -> None:
     result = await run_kit(
         KafkaSettings(kafka_bootstrap=kafka), tmp_path, await asyncio.to_thread(AGENTS[agent])
     )
@@ -60,9 +62,8 @@ async def test_our_own_agents_break_no_rule(kafka: str, tmp_path: Path, agent: s
     assert result.scenes == EVERY_SCENE
     assert not result.not_asked
     assert bool(result.no_columns) is (agent != "the store for trials")
-    if (
-        agent != "the store for trials"
-    ):  # its values come by a coordinating node, as its own tests have it
+    # The store for trials takes its values from a coordinating node; its own tests cover that.
+    if agent != "the store for trials":
         assert not result.not_tried and not result.not_counted
 
 
@@ -70,7 +71,7 @@ async def test_our_own_agents_break_no_rule(kafka: str, tmp_path: Path, agent: s
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("bug", [bug.__name__ for bug in BROKEN])
-async def test_a_broken_agent_is_caught_by_the_rule_that_it_breaks(
+async def test_kit_reports_the_rule_that_a_faulty_agent_breaks(
     kafka: str, tmp_path: Path, bug: str
 ) -> None:
     argv = (sys.executable, "-m", "tests.conformance.broken", bug)
@@ -88,7 +89,7 @@ async def test_a_broken_agent_is_caught_by_the_rule_that_it_breaks(
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("fault", FAULTS)
-async def test_a_faulty_store_is_caught_by_the_rule_that_it_breaks(
+async def test_kit_reports_the_rule_that_a_faulty_store_breaks(
     kafka: str, tmp_path: Path, fault: str
 ) -> None:
     argv = (sys.executable, "-m", "tests.conformance.broken_stores", fault)
@@ -100,7 +101,7 @@ async def test_a_faulty_store_is_caught_by_the_rule_that_it_breaks(
 
 
 @pytest.mark.broker
-async def test_what_is_no_agent_at_all_does_not_join(kafka: str, tmp_path: Path) -> None:
+async def test_program_that_exits_at_once_breaks_the_rule_joins(kafka: str, tmp_path: Path) -> None:
     result = await run_kit(
         KafkaSettings(kafka_bootstrap=kafka),
         tmp_path,
@@ -111,8 +112,10 @@ async def test_what_is_no_agent_at_all_does_not_join(kafka: str, tmp_path: Path)
     assert not result.scenes
 
 
-def test_settings_of_another_cluster_are_not_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As in a shell after ``eval "$(stele stack env)"``: agents would read that cluster's snapshots."""
+def test_settings_of_another_cluster_are_not_passed_to_agents(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """After ``eval "$(stele stack env)"`` in the shell, agents would read that cluster's snapshots."""
     monkeypatch.setenv("STELE_CATCH_UP_URLS", "http://127.0.0.1:1")
     monkeypatch.setenv("STELE_LOG_LEVEL", "debug")
     monkeypatch.setenv("MY_STORE", "fast")
@@ -122,7 +125,7 @@ def test_settings_of_another_cluster_are_not_passed_on(monkeypatch: pytest.Monke
     assert environment["MY_STORE"] == "fast"
 
 
-def test_its_last_words_are_whole_lines(tmp_path: Path) -> None:
+def test_last_output_of_a_process_is_whole_lines(tmp_path: Path) -> None:
     out, err = tmp_path / "a1.out", tmp_path / "a1.err"
     many = "print(*range(1000, 2000), sep='\\n')"
     process = spawn(Program("a1", (sys.executable, "-c", many), stdout=out, stderr=err))
@@ -132,7 +135,7 @@ def test_its_last_words_are_whole_lines(tmp_path: Path) -> None:
     assert lines == [str(number) for number in range(1992, 2000)]
 
 
-def test_a_folder_of_others_is_not_emptied(
+def test_folder_with_other_files_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     kept = tmp_path / "thesis.txt"
@@ -142,13 +145,13 @@ def test_a_folder_of_others_is_not_emptied(
     assert "Give --dir a folder" in " ".join(capsys.readouterr().err.split())
 
 
-def test_an_agent_that_was_late_on_a_busy_machine_is_not_blamed_alone() -> None:
+def test_warning_about_load_depends_on_the_number_of_cores() -> None:
     assert not too_busy(load=2.5, processors=2)
     assert "load 70 on 2 cores" in too_busy(load=70.2, processors=2)
     assert not too_busy(load=70.2, processors=64)
 
 
-def test_what_broke_a_rule_on_a_busy_machine_is_said_with_the_load(
+def test_broken_rule_on_a_busy_machine_is_reported_with_the_load(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     async def late(*_: object) -> Result:

@@ -1,4 +1,4 @@
-"""Messages of the watch about acks and reports."""
+"""The watch reports the rules that acknowledgements and reports break."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def rules(watch: Watch) -> list[str]:
     return [broken.rule for broken in watch.broken]
 
 
-def test_an_ack_may_come_before_its_epoch_is_read_but_not_without_one() -> None:
+def test_ack_may_precede_its_epoch_but_needs_one() -> None:
     world = World()
     watch = watch_of(world)
     world.start_join()
@@ -52,7 +52,7 @@ def test_an_ack_may_come_before_its_epoch_is_read_but_not_without_one() -> None:
     assert rules(watch) == ["ack-is-of-this-log"]
 
 
-def test_a_late_ack_of_the_start_before_is_no_new_start() -> None:
+def test_new_boot_id_counts_as_one_more_start() -> None:
     world = World()
     watch = watch_of(world)
     watch.on_ack(ack_of(world.image, 1), 0.0)
@@ -62,7 +62,7 @@ def test_a_late_ack_of_the_start_before_is_no_new_start() -> None:
     assert watch.boots_of("n1") == 2 and not watch.broken
 
 
-def test_after_a_restart_nothing_older_is_told() -> None:
+def test_ack_of_an_older_epoch_after_a_restart_breaks_a_rule() -> None:
     world = World()
     before = world.image
     world.start_join()
@@ -72,7 +72,7 @@ def test_after_a_restart_nothing_older_is_told() -> None:
     assert rules(watch) == ["acknowledged-is-kept"]
 
 
-def test_acks_are_counted_over_all_starts() -> None:
+def test_sequence_must_increase_across_restarts() -> None:
     world = World()
     watch = watch_of(world)
     watch.on_ack(ack_of(world.image, 7), 0.0)
@@ -80,7 +80,7 @@ def test_acks_are_counted_over_all_starts() -> None:
     assert rules(watch) == ["ack-goes-up"]
 
 
-def test_silence_and_epochs_that_are_not_read_are_told_apart() -> None:
+def test_missing_acks_and_stale_acks_break_different_rules() -> None:
     world = World()
     watch = watch_of(world)
     watch.on_ack(ack_of(world.image), 0.0)
@@ -97,7 +97,7 @@ def test_silence_and_epochs_that_are_not_read_are_told_apart() -> None:
     assert rules(watch) == ["reads-on", "heartbeat"]
 
 
-def test_a_report_is_of_an_order_and_success_is_final() -> None:
+def test_report_needs_an_order_and_success_is_final() -> None:
     watch = Watch()
     order = Order(node_id="n1", term=1, index=4, kind=OrderKind.STREAM, epoch=1, session="s")
     report = Report(
