@@ -1,4 +1,4 @@
-"""Three brokers, replication 3, two in sync: one of them dies, and nothing stops."""
+"""Three brokers, replication factor 3, ``min.insync.replicas`` 2: all operations survive the loss of one."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def _states(stack: Stack, http: httpx.Client) -> dict[str, str]:
 
 
 def _command(stack: Stack, http: httpx.Client, name: str, /, **command: object) -> None:
-    """Ask until the outcome is known: the same id takes effect once."""
+    """Send the command until its outcome is known. Commands with the same id take effect once."""
     body = {"request_id": named(name), "actor": "test", "reason": "brokers", "command": command}
     for _ in range(TRIES):
         answer = http.post(f"{stack.url('metadata-log')}/v1/commands", json=body)
@@ -52,7 +52,7 @@ def _command(stack: Stack, http: httpx.Client, name: str, /, **command: object) 
     raise AssertionError(f"{name} was not answered: {answer.text}")
 
 
-def _broker_that_leads_the_log(stack: Stack) -> Broker:
+def _leader_of_the_log(stack: Stack) -> Broker:
     admin = AdminClient({"bootstrap.servers": stack.kafka.bootstrap})
     topic = topic_name(stack.cluster, Topic.EPOCHS)
     leader = admin.list_topics(topic, timeout=90).topics[topic].partitions[0].leader
@@ -70,7 +70,7 @@ def _write(stack: Stack, http: httpx.Client, keys: range) -> None:
         assert answer.status_code == 200, answer.text
 
 
-def test_a_broker_dies_and_a_node_joins_and_another_leaves(
+def test_join_leave_and_writes_succeed_after_a_broker_dies(
     stack: Stack, http: httpx.Client
 ) -> None:
     three = dict.fromkeys(("n1", "n2", "n3"), "normal")
@@ -78,9 +78,9 @@ def test_a_broker_dies_and_a_node_joins_and_another_leaves(
     _command(stack, http, "create", type="create_keyspace", name="library", replication={"dc1": 3})
     _write(stack, http, range(20))
 
-    _broker_that_leads_the_log(stack).kill()
+    _leader_of_the_log(stack).kill()
     _write(stack, http, range(20, 40))
-    for _ in range(2):  # a read of the newest state finds the new leader, and knows it from then on
+    for _ in range(2):  # the first read finds the new leader of the partition, the second uses it
         wait_until(lambda: _answers_at_barrier(stack, http), "a read at level barrier")
     stack.add_node(4)
     wait_until(lambda: _states(stack, http).get("n4") == "normal", "n4 is normal", 90)

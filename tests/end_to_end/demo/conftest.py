@@ -1,4 +1,4 @@
-"""One run of the demo for all that is looked at in it: its checks, its words, and a page that looks on."""
+"""One run of the demo for all tests of its checks, its output and a console page that is open meanwhile."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from stele.cli.places import read_stack_file
 from stele_harness.demo.checks import read_report
 from tests.chromium import is_skipped
 from tests.console.browser import Watched, chromium
-from tests.end_to_end.demo.ran import Ran, url_of
+from tests.end_to_end.demo.demo_run import DemoRun, url_of
 from tests.polling import wait_until
 
 DEADLINE_S = 900.0  # about 90 s on two idle cores
@@ -50,13 +50,15 @@ def browser() -> Iterator[Browser | None]:
 
 
 @pytest.fixture(scope="package")
-def ran(browser: Browser | None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ran]:
-    """The demo to its end, with a page that has looked on since the first epochs; its stack still runs."""
+def demo_run(
+    browser: Browser | None, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[DemoRun]:
+    """Run the demo to its end, with a console page open since the first epochs. Its stack still runs."""
     directory = tmp_path_factory.mktemp("demo") / "stack"
     report = directory.parent / "report.json"
-    said = directory.parent / "said.txt"
+    output = directory.parent / "output.txt"
     arguments = ("demo", "--keep", "--dir", str(directory), "--report", str(report))
-    with said.open("wb") as out:
+    with output.open("wb") as out:
         demo = subprocess.Popen(
             [sys.executable, "-m", "stele.cli", *arguments], stdout=out, stderr=subprocess.STDOUT
         )
@@ -64,31 +66,31 @@ def ran(browser: Browser | None, tmp_path_factory: pytest.TempPathFactory) -> It
         page = None
         if browser is not None:
             wait_until(lambda: is_up(directory) or demo.poll() is not None, "the console", 240)
-            assert demo.poll() is None, said.read_text()
+            assert demo.poll() is None, output.read_text()
             page = Watched(browser, url_of(directory, "console"))
             page.open("#/map")
             page.page.evaluate(RECORD)
         code = demo.wait(DEADLINE_S)
-        assert report.exists(), said.read_text()
+        assert report.exists(), output.read_text()
         found = read_report(report)
         broken = [check for check in found.checks if not check.held]
-        assert code == 0, f"{found.failure}\n{broken}\n{said.read_text()[-6000:]}"
-        yield Ran(directory, said.read_text(), found, page)
+        assert code == 0, f"{found.failure}\n{broken}\n{output.read_text()[-6000:]}"
+        yield DemoRun(directory, output.read_text(), found, page)
     finally:
         if demo.poll() is None:
             demo.terminate()
             demo.wait(60)
         down = [sys.executable, "-m", "stele.cli", "stack", "down", "--dir", str(directory)]
         subprocess.run(down, capture_output=True, timeout=120, check=False)
-        assert not is_held(directory), "it is left running"
+        assert not is_held(directory), "the stack still runs"
         assert not (directory / "stack.json").exists()
 
 
 @pytest.fixture(scope="package")
-def watched(ran: Ran) -> tuple[Watched, Path]:
-    if ran.page is None:
+def watched(demo_run: DemoRun) -> tuple[Watched, Path]:
+    if demo_run.page is None:
         pytest.skip("STELE_SKIP_BROWSER is set")
-    return ran.page, ran.directory
+    return demo_run.page, demo_run.directory
 
 
 def is_up(directory: Path) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.end_to_end.demo.ran import Ran
+from tests.end_to_end.demo.demo_run import DemoRun
 
 pytestmark = [pytest.mark.end_to_end, pytest.mark.timeout(1200)]
 
@@ -37,13 +37,13 @@ CHECKS = {
 }
 
 
-def test_every_check_of_the_demo_holds(ran: Ran) -> None:
-    assert ran.report.held
-    assert {check.name for check in ran.report.checks} == CHECKS
+def test_demo_passes_every_check(demo_run: DemoRun) -> None:
+    assert demo_run.report.held
+    assert {check.name for check in demo_run.report.checks} == CHECKS
 
 
-def test_the_operations_moved_data_and_the_load_went_on(ran: Ran) -> None:
-    figures = ran.report.figures
+def test_operations_streamed_data_while_the_load_continued(demo_run: DemoRun) -> None:
+    figures = demo_run.report.figures
     assert float(figures["library_files"]) > 500
     assert float(figures["join_streamed_bytes"]) > 0
     assert float(figures["leave_streamed_bytes"]) > 0
@@ -52,7 +52,7 @@ def test_the_operations_moved_data_and_the_load_went_on(ran: Ran) -> None:
     assert float(figures["longest_gap_s"]) < 10
 
 
-def test_the_timeline_names_the_steps_and_the_faults(ran: Ran) -> None:
+def test_output_lists_steps_and_faults(demo_run: DemoRun) -> None:
     for part in (
         "kill -9 coordinator",
         "kill -9 metadata-log",
@@ -62,4 +62,4 @@ def test_the_timeline_names_the_steps_and_the_faults(ran: Ran) -> None:
         "write_both_read_new",
         "checks held",
     ):
-        assert part in ran.output
+        assert part in demo_run.output

@@ -1,4 +1,4 @@
-"""The demo in a browser: each epoch as it happens, without a gap, and afterwards any of its past."""
+"""The demo in a browser: every epoch live and without a gap, and afterwards any past epoch."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from playwright.sync_api import expect
 
 from stele.domain.names import OWNS_TOKENS
 from tests.console.browser import PICTURES, Watched
-from tests.end_to_end.demo.ran import url_of
+from tests.end_to_end.demo.demo_run import url_of
 
 pytestmark = [
     pytest.mark.end_to_end,
@@ -24,7 +24,7 @@ pytestmark = [
 ]
 
 CHOSEN = (0.05, 0.2, 0.35, 0.5, 0.65, 0.8, 0.95)
-"""Parts of the history that are gone back to."""
+"""Points in the history that the test goes back to, as fractions of it."""
 
 
 def newest(directory: Path) -> int:
@@ -33,8 +33,8 @@ def newest(directory: Path) -> int:
     return epoch
 
 
-def test_the_page_has_seen_each_epoch_once_and_in_order(watched: tuple[Watched, Path]) -> None:
-    """Though the coordinator and the metadata-log were killed under it."""
+def test_page_received_every_epoch_once_and_in_order(watched: tuple[Watched, Path]) -> None:
+    """The coordinator and the metadata-log were killed meanwhile."""
     page, directory = watched
     end = newest(directory)
     page.until(f"globalThis.steleConsole.state.newest >= {end}")
@@ -65,8 +65,8 @@ def test_the_page_has_seen_each_epoch_once_and_in_order(watched: tuple[Watched, 
     assert not page.complaints
 
 
-def test_the_past_is_what_the_log_says_it_was(watched: tuple[Watched, Path]) -> None:
-    """Slid to on the line of time, epoch by epoch, backwards and forwards."""
+def test_past_epochs_show_the_nodes_and_owners_of_that_epoch(watched: tuple[Watched, Path]) -> None:
+    """Move the slider of the time line backwards and forwards."""
     page, directory = watched
     log, end = url_of(directory, "metadata-log"), newest(directory)
     shown = page.page
@@ -94,7 +94,7 @@ def test_the_past_is_what_the_log_says_it_was(watched: tuple[Watched, Path]) -> 
 
 MAP_OF = """((known) => !known.overview.maps.length || known.map?.epoch === %d)(
     globalThis.steleConsole.state)"""
-"""There is none before the first node has tokens."""
+"""There is no map before the first node has tokens."""
 OWNERS = """() => {
     const { map } = globalThis.steleConsole.state;
     if (map?.placement !== "*tokens") return [];
@@ -102,10 +102,10 @@ OWNERS = """() => {
     for (let at = 0; at + 1 < map.rows; at++) ends.push(map.nodes[map.replicas[at]]);
     return ends;
 }"""
-"""The owner of each range of the ring of tokens but the last, which goes around to the first token."""
+"""The owner of each range of the token ring, except the last range, which wraps around."""
 
 
-def test_a_difference_is_that_of_the_command_line_and_names_nodes_of_another_state(
+def test_diff_in_the_console_equals_the_diff_of_the_command_line(
     watched: tuple[Watched, Path],
 ) -> None:
     page, directory = watched
@@ -146,8 +146,8 @@ def diff_lines_of(directory: Path, first: int, last: int) -> list[str]:
     return done.stdout.splitlines()
 
 
-def test_the_tables_of_the_pipeline_are_told_of(watched: tuple[Watched, Path]) -> None:
-    """By what the real job of Spark says of itself."""
+def test_health_page_shows_the_spark_pipeline(watched: tuple[Watched, Path]) -> None:
+    """The real Spark job reports its own state."""
     page, _ = watched
     page.page.goto(f"{page.url}/#/health")
     row = page.page.locator("tr[data-cluster=demo]")

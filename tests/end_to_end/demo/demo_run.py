@@ -10,7 +10,7 @@ from stele_harness.demo.checks import Report
 from tests.console.browser import Watched
 
 
-class Ran(NamedTuple):
+class DemoRun(NamedTuple):
     directory: Path
     output: str
     report: Report
