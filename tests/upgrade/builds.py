@@ -1,6 +1,6 @@
-"""Builds of this project as folders: one of the past from git, and the present one with one more fact.
+"""Builds of this project in folders: a past one from git, and the present one with an additional fact.
 
-Both run on this environment's packages: ``PYTHONPATH`` leads to the folder's ``services``.
+Both use the packages of this environment. ``PYTHONPATH`` names the folder's ``services``.
 """
 
 from __future__ import annotations
@@ -79,18 +79,18 @@ PLACES = (
     ("commands.py", "import msgspec\n", "+\nfrom stele.domain.notes.facts import NotesCommand\n"),
     ("commands.py", "    | FeaturesCommand\n", "+    | NotesCommand\n"),
 )
-"""The places of ``docs/internals/extending.md``: a file, a text in it, the text after (+) or before (-) it."""
+"""Edits of ``docs/internals/extending.md``: file, existing text, and the text after (+) or before (-) it."""
 
 NOTE_FIELDS = [{"name": "text", "type": "string"}]
 
 
 def form_commit() -> str:
-    """The commit that ``schemas/FORM`` names, 40 hex digits."""
+    """Return the commit that ``schemas/FORM`` names, 40 hex digits."""
     return (schema_folder() / "FORM").read_text().split()[0]
 
 
 def build_of_commit(commit: str, folder: Path) -> Path:
-    """The commit's services and schemas in ``folder``. Skips the test where git has no history."""
+    """Extract the commit's services and schemas to ``folder``. Skip the test if git has no history."""
     _need_history()
     archive = _git("archive", commit, *PARTS)
     assert archive.returncode == 0, archive.stderr.decode()
@@ -100,7 +100,7 @@ def build_of_commit(commit: str, folder: Path) -> Path:
 
 
 def file_of_commit(commit: str, path: str) -> str:
-    """A file's text at the commit. Skips the test where git has no history."""
+    """Return a file's text at the commit. Skip the test if git has no history."""
     _need_history()
     shown = _git("show", f"{commit}:{path}")
     assert shown.returncode == 0, shown.stderr.decode()
@@ -108,7 +108,7 @@ def file_of_commit(commit: str, path: str) -> str:
 
 
 def build_with_one_more_fact(folder: Path) -> Path:
-    """The present tree with domain ``notes``: a fact, its command, their schemas, and feature ``notes``."""
+    """Copy the present tree and add domain ``notes``: a fact, its command, their schemas and a feature."""
     for part in PARTS:
         shutil.copytree(ROOT / part, folder / part, ignore=shutil.ignore_patterns("__pycache__"))
     domain = folder / "services" / "stele" / "domain"
@@ -117,7 +117,7 @@ def build_with_one_more_fact(folder: Path) -> Path:
     for name, text in (("__init__", ""), ("facts", FACTS), ("domain", DOMAIN)):
         (notes / f"{name}.py").write_text(text)
     for name, anchor, added in PLACES:
-        _put(domain / name, anchor, added)
+        _insert(domain / name, anchor, added)
     _add_record(folder / "schemas" / "epoch.avsc", "facts", "NoteWritten")
     _add_record(folder / "schemas" / "command.avsc", "command", "write_note")
     release = [sys.executable, "-m", "stele.log.schemas", "release"]
@@ -135,18 +135,18 @@ def environment(build: Path) -> dict[str, str]:
 
 def features_of(build: Path) -> tuple[str, ...]:
     """Return the supported features of this build."""
-    asked = "import json, stele.domain.registry as r; print(json.dumps(sorted(r.KNOWN_FEATURES)))"
-    told = subprocess.run(
-        [sys.executable, "-c", asked],
+    script = "import json, stele.domain.registry as r; print(json.dumps(sorted(r.KNOWN_FEATURES)))"
+    result = subprocess.run(
+        [sys.executable, "-c", script],
         check=True,
         capture_output=True,
         env={**os.environ, **environment(build)},
         timeout=90,
     )
-    return tuple(json.loads(told.stdout))
+    return tuple(json.loads(result.stdout))
 
 
-def _put(path: Path, anchor: str, added: str) -> None:
+def _insert(path: Path, anchor: str, added: str) -> None:
     text = path.read_text()
     assert text.count(anchor) == 1, f"{path} has {anchor!r} {text.count(anchor)} times"
     new = added[1:]
@@ -164,7 +164,7 @@ def _add_record(path: Path, field: str, name: str) -> None:
 def _need_history() -> None:
     shallow = _git("rev-parse", "--is-shallow-repository")
     if shallow.returncode != 0:
-        pytest.skip("this is no git checkout, so there is no earlier build to start")
+        pytest.skip("there is no earlier build to start: this is not a git checkout")
     if shallow.stdout.strip() == b"true":
         pytest.skip("this is a shallow clone: run `git fetch --unshallow` for the earlier build")
 

@@ -1,4 +1,4 @@
-"""The form of records holds from the commit on that ``schemas/FORM`` names."""
+"""The record format is stable since the commit that ``schemas/FORM`` names."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from stele.log.schemas import ORDER_FILE, schema_folder
 from tests.upgrade.builds import file_of_commit, form_commit
 
 
-def test_every_schema_of_that_commit_is_still_read_and_came_first() -> None:
-    """Else a log of that build could not be read: name a later commit, or put the schema back."""
+def test_schemas_of_the_form_commit_are_kept_in_order() -> None:
+    """Otherwise a log of that build is unreadable: name a later commit, or restore the schema."""
     path = f"schemas/history/{ORDER_FILE}"
     then = file_of_commit(form_commit(), path).split()
     now = (schema_folder() / "history" / ORDER_FILE).read_text().split()

@@ -1,4 +1,4 @@
-"""A cluster goes from an older build to a newer one and back, one process after the other, under writes."""
+"""Upgrade and downgrade of a cluster under writes, one process after the other."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ WRITES = 10
 COMMANDS = 5
 
 
-async def test_a_cluster_rolls_forward_and_back_and_forward_under_load(
+async def test_cluster_upgrades_downgrades_and_upgrades_under_load(
     kafka: str, topics: str, redis_url: str, tmp_path: Path
 ) -> None:
     old = build_of_commit(form_commit(), tmp_path / "old")
@@ -61,12 +61,12 @@ async def test_a_cluster_rolls_forward_and_back_and_forward_under_load(
         ):
             await builds.known(dict.fromkeys(names, old_features))
             await roll(builds, names[:half], new, data, client)
-            await both_builds_work_together(builds, names[:half], old_features)
+            await check_mixed_builds(builds, names[:half], old_features)
             await builds.join(NEWCOMER)
             names.insert(half, NEWCOMER)
             await roll_in_lanes(builds, names[half:], new, data, client)
             await builds.known(dict.fromkeys(names, NEW_FEATURES))
-            await is_refused(builds, LOGS[0], NOTE, "feature_not_enabled")
+            await check_rejected(builds, LOGS[0], NOTE, "feature_not_enabled")
 
             await roll_in_lanes(builds, names[::-1], old, data, client)
             await builds.known(dict.fromkeys(names, old_features))
@@ -90,11 +90,11 @@ async def test_a_cluster_rolls_forward_and_back_and_forward_under_load(
             await client.go_on(COMMANDS)
         await check_all_keys_are_read(builds, data, client)
         assert (await builds.one_state())["notes"] == [NOTE["text"]]
-        await asyncio.gather(*(the_old_build_goes_no_further(builds, n, old) for n in names[-3:]))
+        await asyncio.gather(*(check_old_build_stops(builds, n, old) for n in names[-3:]))
 
 
 async def roll(builds: Builds, names: list[str], build: Path, data: Load, client: Commands) -> None:
-    """Upgrade one process after the other. Reads and writes continue after each, and no process has stopped."""
+    """Move one process after the other to the build. Reads and writes continue, and all stay healthy."""
     for name in names:
         await builds.roll(name, build)
         await data.go_on(WRITES)
@@ -106,7 +106,7 @@ async def roll(builds: Builds, names: list[str], build: Path, data: Load, client
 async def roll_in_lanes(
     builds: Builds, names: list[str], build: Path, data: Load, client: Commands
 ) -> None:
-    """Nodes in their order, catch-up replicas in theirs, and the other services."""
+    """Roll nodes, catch-up replicas and the other services in parallel, each group one by one."""
     nodes = [name for name in names if name in NODES]
     replicas = [name for name in names if name in REPLICAS]
     others = [name for name in names if name not in (*NODES, *REPLICAS)]
@@ -114,27 +114,27 @@ async def roll_in_lanes(
     await asyncio.gather(*(roll(builds, lane, build, data, client) for lane in lanes))
 
 
-async def both_builds_work_together(
+async def check_mixed_builds(
     builds: Builds, upgraded: list[str], old_features: tuple[str, ...]
 ) -> None:
-    """New semantics are refused with what to do, and the refusals are records that both builds read."""
+    """Check that new commands are rejected with a hint, and that both builds read the rejections."""
     assert LOGS[0] in upgraded and LOGS[1] not in upgraded
-    refused = await is_refused(builds, LOGS[0], NOTE, "feature_not_enabled")
+    refused = await check_rejected(builds, LOGS[0], NOTE, "feature_not_enabled")
     assert f"stele features enable {FEATURE}" in refused["hint"]
-    lacking = await is_refused(builds, LOGS[0], ENABLE, "feature_not_supported")
+    lacking = await check_rejected(builds, LOGS[0], ENABLE, "feature_not_supported")
     await builds.known(
         {name: NEW_FEATURES if name in upgraded else old_features for name in builds.processes}
     )
     for name in {*builds.processes} - {*upgraded}:
         assert name in lacking["message"]
-    await is_refused(builds, LOGS[1], ENABLE, "feature_not_supported")
+    await check_rejected(builds, LOGS[1], ENABLE, "feature_not_supported")
     await make_and_drop(builds, "between")
     assert len({*REPLICAS} & {*upgraded}) == 1
     await builds.agree_on_a_snapshot()
     await builds.one_state()
 
 
-async def is_refused(
+async def check_rejected(
     builds: Builds, log: str, command: dict[str, Any], code: str
 ) -> dict[str, Any]:
     status, outcome = await builds.ask(log, command)
@@ -145,7 +145,7 @@ async def is_refused(
 
 
 async def check_all_keys_are_read(builds: Builds, data: Load, client: Commands) -> None:
-    """Every acknowledged write through every node, every acknowledged command in its epoch."""
+    """Read every acknowledged write through every node, and find every acknowledged command in its epoch."""
     assert data.acknowledged and client.epochs
     await data.is_read([*NODES])
     settings = (await builds.one_state())["settings"]
@@ -155,8 +155,8 @@ async def check_all_keys_are_read(builds: Builds, data: Load, client: Commands) 
         assert {request_id: found.get(request_id) for request_id in client.epochs} == client.epochs
 
 
-async def the_old_build_goes_no_further(builds: Builds, name: str, old: Path) -> None:
-    """It stops where the feature was enabled, names it and says what to do; a node does not even start."""
+async def check_old_build_stops(builds: Builds, name: str, old: Path) -> None:
+    """Check that the old build stops where the feature was enabled and names it. A node does not start."""
     service = builds.processes[name]
     if name in NODES:
         with pytest.raises(AssertionError, match=f"has enabled {FEATURE}, which this build lacks"):

@@ -1,5 +1,7 @@
-"""Snapshots of the metadata by two releases: the newer reads the older's, both write the same bytes, and what
-needs a feature is refused by who lacks it.
+"""Metadata snapshots of two releases.
+
+The newer release reads the older's snapshots, and both write the same bytes. A release without a feature
+refuses snapshots that need it.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ from stele.domain.snapshot import facts_to_image, image_to_facts
 from stele.log.archive.snapshots import head_of, write
 from stele.log.chain import Anchor
 
-named = {fact.__name__: fact for fact in Fact.__subclasses__()}  # releases keep them in other modules
+named = {fact.__name__: fact for fact in Fact.__subclasses__()}  # modules differ between releases
 ClusterCreated, SettingChanged = named["ClusterCreated"], named["SettingChanged"]
 FeaturesEnabled = named["FeaturesEnabled"]
 facts = [ClusterCreated("demo", "demo/1", PARTITIONER, "1" * 32, "topic")]
@@ -82,7 +84,7 @@ def read(build: Path, path: Path) -> dict[str, Any]:
 def test_two_releases_write_and_read_the_same_snapshot(
     older: Path, newer: Path, tmp_path: Path
 ) -> None:
-    """Replicas of both can agree on a hash in a rolling upgrade."""
+    """In a rolling upgrade, replicas of both releases agree on a hash."""
     one, two = tmp_path / "older.avro", tmp_path / "newer.avro"
     assert run(older, WRITE, one) == run(newer, WRITE, two)
     assert one.read_bytes() == two.read_bytes()
@@ -90,7 +92,7 @@ def test_two_releases_write_and_read_the_same_snapshot(
     assert read(newer, one)["offset"] == 9
 
 
-def test_a_release_without_a_feature_refuses_what_needs_it(
+def test_release_without_a_feature_refuses_snapshots_that_need_it(
     older: Path, newer: Path, tmp_path: Path
 ) -> None:
     """An enabled feature cannot be disabled, and the rejection says so."""
