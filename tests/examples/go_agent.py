@@ -1,4 +1,4 @@
-"""The agent in Go as a program, built once; a test that needs it is skipped where it cannot be built."""
+"""Builds the agent in Go. Tests that need it are skipped if it cannot be built."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ MODULES_MISSING = ("dial tcp", "i/o timeout", "no such host", "module lookup dis
 
 
 def go(*words: str) -> str:
-    """Run Go in the agent's folder. Skips the test where there is no Go, or its modules cannot be had."""
+    """Run Go in the agent's folder. Skip the test if Go or the modules are missing."""
     program = shutil.which("go")
     if program is None:
-        pytest.skip("there is no Go here: install 1.23 or newer")
+        pytest.skip("Go is missing: install 1.23 or newer")
     done = subprocess.run(
         [program, *words],
         cwd=SOURCE,
@@ -32,21 +32,20 @@ def go(*words: str) -> str:
         check=False,
         env={**os.environ, "GOFLAGS": "-mod=readonly"},
     )
-    said = done.stdout + done.stderr
-    if done.returncode and "go.mod requires go >=" in said:
-        pytest.skip(f"Go here is too old: {said.strip()[-200:]}")
-    if done.returncode and any(each in said for each in MODULES_MISSING):
-        pytest.skip(f"Go's modules cannot be had here: {said.strip()[-200:]}")
-    assert done.returncode == 0, said
-    return said
+    output = done.stdout + done.stderr
+    if done.returncode and "go.mod requires go >=" in output:
+        pytest.skip(f"this Go is too old: {output.strip()[-200:]}")
+    if done.returncode and any(each in output for each in MODULES_MISSING):
+        pytest.skip(f"Go's modules cannot be downloaded: {output.strip()[-200:]}")
+    assert done.returncode == 0, output
+    return output
 
 
 def command_line() -> tuple[str, ...]:
-    """Return the command line of the agent, which is built if it has changed."""
+    """Build the agent if it has changed, and return its command line."""
     BINARY.parent.mkdir(exist_ok=True)
-    mine = BINARY.with_name(
-        f"{BINARY.name}-{os.getpid()}"
-    )  # other workers of this run build it too
+    # Other workers of this run build it too.
+    mine = BINARY.with_name(f"{BINARY.name}-{os.getpid()}")
     go("build", "-o", str(mine.resolve()), ".")
     mine.replace(BINARY)
     return str(BINARY.resolve()), "--schemas", str(schema_folder())

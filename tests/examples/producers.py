@@ -1,4 +1,4 @@
-"""Requirements of each example of a producer, in any language."""
+"""Checks for the producer examples in all languages."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from collections.abc import Awaitable, Callable
 from tests.deployment.process import Service
 
 Send = Callable[..., Awaitable[tuple[int, list[str]]]]
-"""Name and value of a setting, and a request id if it has one: exit status, and the words of its last line."""
+"""Takes name and value of a setting, and a request id. Returns exit status and words of the last line."""
 
 
 async def check_one_outcome(send: Send, service: Service) -> None:
     """Check that a command is applied, and that a retry gets the same outcome."""
-    code, (request_id, *said) = await send("colour", "blue")
-    assert (code, said[0]) == (0, "applied")
+    code, (request_id, *result) = await send("colour", "blue")
+    assert (code, result[0]) == (0, "applied")
     found = await service.get("/v1/settings?level=barrier")
     assert found["settings"]["colour"] == "blue"
-    assert await send("colour", "blue", request_id) == (0, [request_id, *said]), "one outcome"
+    assert await send("colour", "blue", request_id) == (0, [request_id, *result]), "same outcome"

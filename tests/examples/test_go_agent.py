@@ -1,4 +1,4 @@
-"""The agent in Go: its own tests. The kit and the clients of the store of sixty lines try what it does."""
+"""The tests of the agent in Go. The conformance kit and ``test_sixty_lines`` check its behaviour."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from tests.examples.go_agent import SOURCE, go
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_it_is_vetted_and_its_own_tests_pass() -> None:
+def test_go_agent_passes_vet_and_its_tests() -> None:
     go("vet", "./...")
     assert "ok" in go("test", "./...")
 
 
 @pytest.mark.slow
-def test_it_is_formatted() -> None:
+def test_go_agent_is_formatted() -> None:
     go("version")
     done = subprocess.run(
         ["gofmt", "-l", "."], cwd=SOURCE, capture_output=True, text=True, timeout=90, check=True

@@ -30,8 +30,8 @@ async def run(*words: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.broker
-@pytest.mark.skipif(JAVAC is None, reason="there is no javac here: install a JDK, 17 or newer")
-async def test_a_java_program_sends_a_command_and_hears_its_one_outcome(
+@pytest.mark.skipif(JAVAC is None, reason="javac is missing: install a JDK, 17 or newer")
+async def test_java_program_sends_a_command_and_reads_its_outcome(
     kafka: str, topics: str, tmp_path: Path
 ) -> None:
     jars = classpath(JarSet.EXAMPLES)

@@ -1,4 +1,4 @@
-"""A Python program with Kafka's and Avro's libraries alone sends a command and reads its outcome."""
+"""A Python program with only Kafka's and Avro's libraries sends a command and reads its outcome."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ PROGRAM = Path("examples/python_producer/send_command.py")
 LIMIT_S = 120
 
 
-def test_it_needs_nothing_of_the_package() -> None:
+def test_program_does_not_import_the_package() -> None:
     imported = re.findall(r"^(?:from|import) (\w+)", PROGRAM.read_text(), re.MULTILINE)
     assert "confluent_kafka" in imported and "stele" not in imported
 
 
-def test_its_headers_and_ids_are_those_of_the_contract() -> None:
+def test_record_headers_and_request_ids_follow_the_contract() -> None:
     schemas = load_schemas()
     assert header_of(schemas.newest["Envelope"]) == schemas.headers["Envelope"]
     ids = [uuid.UUID(uuid7()) for _ in range(1000)]
@@ -34,7 +34,7 @@ def test_its_headers_and_ids_are_those_of_the_contract() -> None:
     assert len({*ids}) == len(ids)
 
 
-def test_without_its_arguments_it_says_which_it_wants() -> None:
+def test_missing_arguments_print_the_usage() -> None:
     done = subprocess.run(
         [sys.executable, str(PROGRAM)], capture_output=True, text=True, timeout=LIMIT_S, check=False
     )
@@ -43,10 +43,12 @@ def test_without_its_arguments_it_says_which_it_wants() -> None:
 
 
 @pytest.mark.broker
-async def test_a_python_program_sends_a_command_and_hears_its_one_outcome(
+async def test_python_program_sends_a_command_and_reads_its_outcome(
     kafka: str, topics: str, tmp_path: Path
 ) -> None:
-    without_us = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    without_python_path = {
+        name: value for name, value in os.environ.items() if name != "PYTHONPATH"
+    }
 
     async def send(*arguments: str) -> tuple[int, list[str]]:
         words = [sys.executable, "-I", str(PROGRAM), kafka, topics, str(schema_folder())]
@@ -57,7 +59,7 @@ async def test_a_python_program_sends_a_command_and_hears_its_one_outcome(
             text=True,
             timeout=LIMIT_S,
             check=False,
-            env=without_us,
+            env=without_python_path,
         )
         lines = done.stdout.splitlines()
         assert lines, done.stderr[-2000:]
@@ -66,5 +68,5 @@ async def test_a_python_program_sends_a_command_and_hears_its_one_outcome(
     async with services(kafka, topics, "redis://127.0.0.1:1/0", tmp_path) as start:
         service = await start("metadata_log")
         await check_one_outcome(send, service)
-        code, (_, *said) = await send("", "blue")
-        assert (code, said[0]) == (1, "refused"), said
+        code, (_, *result) = await send("", "blue")
+        assert (code, result[0]) == (1, "refused"), result

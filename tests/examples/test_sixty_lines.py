@@ -1,4 +1,4 @@
-"""Stores of sixty lines, around Valkey, in Go: each joins, takes over ranges under load, and leaves."""
+"""The sixty-line store, the Valkey agent and the Go agent join, take over ranges under load, and leave."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ PROGRAMS = {
 KEYSPACE = "library"
 
 
-def test_it_has_sixty_lines() -> None:
+def test_store_has_at_most_sixty_lines() -> None:
     assert sum(bool(line.strip()) for line in STORE.read_text().splitlines()) <= 60
 
 
 class Shelves:
-    """Processes of the store, as a newcomer starts them."""
+    """Processes of an example store, started as a user starts them."""
 
     def __init__(
         self, kafka: str, cluster: str, folder: Path, argv: Sequence[str] = SIXTY_LINES
@@ -54,7 +54,7 @@ class Shelves:
         self.running: dict[str, Process] = {}
 
     async def start(self, name: str) -> str:
-        """Its address."""
+        """Start a process and return its address; empty if it exited."""
         settings = {
             "STELE_CLUSTER": self._cluster,
             "STELE_KAFKA_BOOTSTRAP": self._kafka,
@@ -77,7 +77,7 @@ class Shelves:
         def announced() -> bool:
             return bool(process.stdout_of_this_run()) or process.poll() is not None
 
-        await until(announced, f"{name} to say where it listens", 60)
+        await until(announced, f"{name} to print its address", 60)
         line = process.stdout_of_this_run().partition("\n")[0]
         return str(json.loads(line)["http"]) if line else ""
 
@@ -93,7 +93,7 @@ class Shelves:
 
 
 class RoutedLoad(Load):
-    """A load that finds the replicas of each key with a router, and writes to them itself."""
+    """A load that finds the replicas of each key with a router and sends its requests to them."""
 
     def __init__(self, client: Client) -> None:
         super().__init__(client.http, str, ("the router",))
@@ -120,10 +120,10 @@ def served(cluster: Deployment, name: str) -> int:
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     "program",
-    # Go compiles for a minute; the agent in Go is the subject of test_go_agent.py
+    # compiling the agent in Go takes a minute; test_go_agent.py covers it
     [pytest.param(p, marks=[pytest.mark.slow] if p == "go" else []) for p in PROGRAMS],
 )
-async def test_it_joins_takes_over_ranges_under_load_and_leaves(
+async def test_store_joins_takes_over_ranges_under_load_and_leaves(
     kafka: str, topics: str, tmp_path: Path, program: str
 ) -> None:
     argv = await asyncio.to_thread(PROGRAMS[program])
@@ -167,7 +167,7 @@ async def test_it_joins_takes_over_ranges_under_load_and_leaves(
 
 
 @pytest.mark.broker
-async def test_a_store_that_was_emptied_is_not_taken_for_the_one_that_was(
+async def test_store_does_not_start_if_its_data_file_is_missing(
     kafka: str, topics: str, tmp_path: Path
 ) -> None:
     shelves = Shelves(kafka, topics, tmp_path)
@@ -177,7 +177,7 @@ async def test_a_store_that_was_emptied_is_not_taken_for_the_one_that_was(
         (tmp_path / "s1" / "store").unlink()
         await shelves.start("s1")
         process = shelves.running["s1"]
-        await until(lambda: process.poll() is not None, "its end")
+        await until(lambda: process.poll() is not None, "s1 to exit")
         assert process.poll() == EXIT_BAD_CONFIGURATION
         assert "store is missing" in process.tail()
     finally:
