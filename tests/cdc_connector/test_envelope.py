@@ -1,4 +1,4 @@
-"""Records of changes, as consumers of Debezium's envelope read them."""
+"""Change records in the envelope format of Debezium."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def base(content: bytes) -> str:
     return base64.b64encode(content).decode()
 
 
-def test_a_record_has_the_rows_the_source_and_the_times() -> None:
+def test_record_has_the_rows_the_source_and_the_timestamps() -> None:
     key, value = decoded(ChangeView(TIME_US, b"ada", "put", b"new", b"old"))
     assert key == {"key": base(b"ada")}
     assert value["before"] == {"key": base(b"ada"), "value": base(b"old")}
@@ -45,7 +45,7 @@ def test_a_record_has_the_rows_the_source_and_the_times() -> None:
         (ChangeView(TIME_US, b"k", "delete", None, None), False, "d"),
     ],
 )
-def test_the_operation_is_a_creation_only_where_it_is_known_to_be(
+def test_operation_is_create_only_if_the_row_is_known_to_be_new(
     change: ChangeView, preimage: bool, op: str
 ) -> None:
     _, value = decoded(change, preimage=preimage)

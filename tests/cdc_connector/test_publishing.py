@@ -1,4 +1,4 @@
-"""Requests of the connector to nodes, and its retries when nodes or their logs are away."""
+"""The connector's requests to nodes, and its retries while nodes or their change logs are unavailable."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ NONE: Mapping[str, str] = MappingProxyType({})
 TABLE = "library.books"
 PAGE = ChangesView([], "b2", 5, more=False, ended=False)
 EXPIRED = ErrorBody("cdc_cursor_expired", "Changes after this cursor may be gone.")
-BAD = ErrorBody("bad_cursor", "'f' is no cursor.")
+BAD = ErrorBody("bad_cursor", "'f' is not a cursor.")
 
 
 class Nodes:
-    """The nodes' answers by address, in place of HTTP. Others do not answer."""
+    """Fake HTTP: answers of nodes by address. Other addresses refuse the connection."""
 
     def __init__(self, answers: Mapping[str, tuple[int, Any]]) -> None:
         self.answers = answers
@@ -55,7 +55,7 @@ class Nodes:
         return status
 
     async def close(self) -> None:
-        raise AssertionError("the process closes it")
+        raise AssertionError("the process closes the client, not the publisher")
 
 
 @pytest.fixture
@@ -69,7 +69,7 @@ async def publisher(world: World, nodes: Nodes) -> Publisher:
     return Publisher(CdcConnectorSettings(), await world.follower(), nodes)
 
 
-async def test_the_first_node_that_answers_is_read(world: World) -> None:
+async def test_changes_are_read_from_the_first_node_that_answers(world: World) -> None:
     nodes = Nodes({"http://n2": (503, ErrorBody("unavailable", "No.")), "http://n3": (200, PAGE)})
     assert await (await publisher(world, nodes))._read(TABLE, "a1") == PAGE
     assert [address for address, _ in nodes.asked] == ["http://n1", "http://n2", "http://n3"]
@@ -77,33 +77,33 @@ async def test_the_first_node_that_answers_is_read(world: World) -> None:
 
 
 @pytest.mark.parametrize(("status", "answer"), [(410, EXPIRED), (400, BAD)])
-async def test_a_cursor_that_a_node_refuses_is_refused_by_all(
+async def test_invalid_or_expired_cursor_restarts_at_the_oldest_change(
     world: World, status: int, answer: ErrorBody
 ) -> None:
-    """It begins again with the oldest change, and the log says that some may be missing."""
+    """The connector starts again at the oldest change, and its log warns that changes may be missing."""
     nodes = Nodes({"http://n1": (status, answer), "http://n2": (200, PAGE)})
     connector = await publisher(world, nodes)
-    with pytest.raises(ChangesUnavailable) as away:
+    with pytest.raises(ChangesUnavailable) as failure:
         await connector._read(TABLE, "a1")
-    assert connector._after_failure(TABLE, away.value, "a1") == ""
+    assert connector._after_failure(TABLE, failure.value, "a1") == ""
     assert connector.troubles == {}
 
 
 @pytest.mark.parametrize("value", [b"zz", b"", b"f" * 17, b"\xff", None, "a1"])
-def test_a_foreign_record_in_the_topic_has_no_cursor(value: object) -> None:
+def test_foreign_records_in_the_topic_have_no_cursor(value: object) -> None:
     assert cursor_of({CURSOR: value}) == cursor_of({}) == ""
     assert cursor_of({"other": b"1", CURSOR: b"6617018970b05"}) == "6617018970b05"
 
 
-async def test_a_table_that_cannot_be_read_is_tried_again_from_its_cursor(world: World) -> None:
+async def test_failed_read_is_retried_from_the_same_cursor(world: World) -> None:
     connector = await publisher(world, Nodes({}))
-    with pytest.raises(ChangesUnavailable) as away:
+    with pytest.raises(ChangesUnavailable) as failure:
         await connector._read(TABLE, "a1")
-    assert connector._after_failure(TABLE, away.value, "a1") == "a1"
+    assert connector._after_failure(TABLE, failure.value, "a1") == "a1"
     assert "http://n3" in connector.troubles[TABLE]
 
 
-async def test_any_failure_of_a_table_is_shown_and_tried_again(
+async def test_any_failure_of_a_table_is_reported_and_retried(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     connector = await publisher(world, Nodes({}))
@@ -125,10 +125,10 @@ async def test_any_failure_of_a_table_is_shown_and_tried_again(
     await asyncio.wait([running])
 
 
-def test_tables_with_a_log_are_published(world: World) -> None:
+def test_tables_with_a_change_log_are_published(world: World) -> None:
     world.apply(CreateTable("library.plain"))
     assert [*captured_tables(world.image)] == [TABLE]
     world.apply(AlterTable(TABLE, TableOptions(cdc="false")))
-    assert [*captured_tables(world.image)] == [TABLE], "its last changes are published too"
+    assert [*captured_tables(world.image)] == [TABLE], "its last changes are published"
     world.apply(AlterTable(TABLE, reset=("cdc",)))
     assert [*captured_tables(world.image)] == []
