@@ -4,10 +4,10 @@ from argparse import ArgumentParser, ArgumentTypeError
 
 from tests.mutation.changes import KINDS
 from tests.mutation.files import FOLDERS, sources
-from tests.mutation.run import Wanted, main
+from tests.mutation.run import SampleOptions, main
 
 
-def _with_sources(path: str) -> str:
+def path_with_sources(path: str) -> str:
     try:
         sources([path])
     except ValueError as error:
@@ -15,19 +15,27 @@ def _with_sources(path: str) -> str:
     return path
 
 
-parser = ArgumentParser(prog="python -m tests.mutation", description="plant bugs made by machine")
-parser.add_argument("--sample", type=int, default=500, help="so many changes of all (500)")
-parser.add_argument("--seed", type=int, default=1, help="which (1)")
+parser = ArgumentParser(
+    prog="python -m tests.mutation", description="test the tests with generated bugs"
+)
+parser.add_argument("--sample", type=int, default=500, help="number of changes to try (500)")
+parser.add_argument("--seed", type=int, default=1, help="seed of the sample (1)")
 parser.add_argument(
     "--paths",
     nargs="+",
-    type=_with_sources,
+    type=path_with_sources,
     default=FOLDERS,
-    help="only in these files and folders, from the root",
+    help="only in these files and folders, relative to the root",
 )
-parser.add_argument("--kinds", nargs="+", choices=KINDS, default=KINDS, help="only such (all)")
-parser.add_argument("--again", action="store_true", help="only those that the last run left")
-parser.add_argument("--jobs", type=int, default=2, help="changes tried at one time (2)")
+parser.add_argument(
+    "--kinds", nargs="+", choices=KINDS, default=KINDS, help="only changes of these kinds (all)"
+)
+parser.add_argument(
+    "--again",
+    action="store_true",
+    help="only the changes that survived or did not run in the last run",
+)
+parser.add_argument("--jobs", type=int, default=2, help="changes tried in parallel (2)")
 asked = parser.parse_args()
-wanted = Wanted(asked.paths, asked.kinds, asked.sample, asked.seed, asked.again)
+wanted = SampleOptions(asked.paths, asked.kinds, asked.sample, asked.seed, asked.again)
 raise SystemExit(main(wanted, asked.jobs))

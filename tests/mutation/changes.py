@@ -1,7 +1,7 @@
-"""Small changes of a source: a condition flipped, a guard or an await dropped, a bound shifted.
+"""Small changes of a source: a flipped condition, a dropped guard or await, a shifted bound.
 
-Pure: a source comes in, changes come out. A change keeps the line numbers of all other code. Logging and code
-for type checkers are not changed.
+Pure functions. A change keeps the line numbers of all other code. Logging and code for type checkers are
+not changed.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ LEAVES: Final = (ast.Raise, ast.Return, ast.Continue, ast.Break)
 class Change(NamedTuple):
     path: str
     line: int
-    """Line of its first character, from 1."""
+    """Line of the first changed character, from 1."""
     kind: str
-    """Of ``KINDS``."""
+    """One of ``KINDS``."""
     start: int
     end: int
-    """Where in the source, in bytes."""
+    """The changed span of the source, in bytes."""
     before: str
     after: str
 
     def of(self, source: bytes) -> bytes:
-        """The source with this change."""
+        """Return the source with this change."""
         kept_lines = b"\n" * (source[self.start : self.end].count(b"\n") - self.after.count("\n"))
         return source[: self.start] + self.after.encode() + kept_lines + source[self.end :]
 
@@ -52,7 +52,7 @@ class Change(NamedTuple):
 
 
 def changes_of(path: str, source: bytes) -> list[Change]:
-    """In the order of the source. Raises SyntaxError."""
+    """Return the changes in the order of the source. Raises SyntaxError."""
     tree = ast.parse(source)
     text = _Text(path, source)
     return sorted(
@@ -88,7 +88,7 @@ class _Text:
 
 
 def _product(node: ast.AST) -> Iterator[ast.AST]:
-    """All nodes but those that only log, or are there for type checkers."""
+    """Yield all nodes except logging, assertions and code for type checkers."""
     if _only_logs(node) or isinstance(node, ast.Assert):
         return
     if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test):
@@ -136,7 +136,7 @@ def _of_node(text: _Text, node: ast.AST) -> Iterator[Change]:
 
 
 def _of_test(text: _Text, test: ast.expr) -> Iterator[Change]:
-    """A comparison or several are flipped one by one, where they stand."""
+    """Negate a test. ``_of_comparison`` and ``_of_operands`` change comparisons and boolean operations."""
     if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
         yield text.change("condition", test, f"bool({text.of(test.operand)})")
     elif not isinstance(test, (ast.Compare, ast.BoolOp)):
@@ -144,7 +144,7 @@ def _of_test(text: _Text, test: ast.expr) -> Iterator[Change]:
 
 
 def _of_operands(text: _Text, node: ast.BoolOp) -> Iterator[Change]:
-    """One operand is dropped at a time."""
+    """Drop one operand at a time."""
     word = " and " if isinstance(node.op, ast.And) else " or "
     for dropped in range(len(node.values)):
         kept = [f"({text.of(v)})" for at, v in enumerate(node.values) if at != dropped]

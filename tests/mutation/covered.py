@@ -1,7 +1,7 @@
-"""A plugin of pytest that writes which test runs which line: ``pytest -p tests.mutation.covered``.
+"""A pytest plugin that records which test runs which line: ``pytest -p tests.mutation.covered``.
 
-``STELE_COVERED`` names the file: the tests with their seconds, and for each line of the product the numbers of
-the tests that run it. A line that runs when its module is imported has none.
+``STELE_COVERED`` names the output file: the tests with their seconds, and for each line of the product the
+numbers of the tests that run it. A line that runs at the import of its module has no tests.
 """
 
 from __future__ import annotations

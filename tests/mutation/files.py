@@ -1,4 +1,4 @@
-"""Changed files, and the tests that may find the change."""
+"""The files that are changed, and the tests that may find a change."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,18 +22,19 @@ NEED_SERVERS: Final = "broker or spark or end_to_end or deploy or browser"
 
 
 def sources(paths: Sequence[str] = FOLDERS) -> list[str]:
-    """Those in these files and folders; all from the root. Raises ValueError for a path without any."""
+    """Return the sources in these files and folders, relative to the root.
+
+    Raises ValueError for a path without a source.
+    """
     known = [path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py")]
     found = set[Path]()
     for path in paths:
         within = {each for each in known if each.is_relative_to(ROOT / path)}
         if not within:
-            raise ValueError(
-                f"{path} holds nothing that is changed; that is in {', '.join(FOLDERS)}"
-            )
+            raise ValueError(f"{path} has no source to change; use paths in {', '.join(FOLDERS)}")
         found |= within
     return sorted(str(path.relative_to(ROOT)) for path in found)
 
 
 COVERED: Final = "STELE_COVERED"
-"""The variable that says where to write which test runs which line."""
+"""The environment variable with the path of the plugin's output."""

@@ -1,4 +1,4 @@
-"""Imports of each run of pytest outside our code, loaded once for all changes."""
+"""Third-party modules that every pytest run imports, loaded once for all changes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Final
 
 from hypothesis import Phase, settings
 
-OF_OTHERS: Final = (
+THIRD_PARTY: Final = (
     "_hypothesis_pytestplugin",
     "aiohttp",
     "anyio.pytest_plugin",
@@ -31,13 +31,13 @@ OF_OTHERS: Final = (
 )
 
 
-def found_is_enough() -> None:
-    """End properties at the first failure, without a search for the smallest example."""
+def stop_at_first_failure() -> None:
+    """Stop Hypothesis at the first failure, without shrinking the example."""
     profile = settings(phases=(Phase.explicit, Phase.generate), print_blob=False)
     settings.register_profile("found", profile)
     settings.load_profile("found")
 
 
-for name in OF_OTHERS:
+for name in THIRD_PARTY:
     import_module(name)
 gc.freeze()  # otherwise each fork collects all of it again

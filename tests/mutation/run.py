@@ -1,10 +1,10 @@
-"""Bugs made by machine: ``python -m tests.mutation``.
+"""Mutation testing: ``python -m tests.mutation``.
 
-Each run makes one small change to the product (``changes``), and runs the tests of its line that need no server
-until one fails, in a fork that has imported nothing of the product. Surviving changes are printed: the tests do
-not check that code, or the change has no effect.
+Each trial makes one small change to the product (``changes``) and runs the tests of that line that need no
+server, until one fails. It runs in a fork that has imported nothing of the product. Surviving changes are
+printed: either no test checks that code, or the change has no effect.
 
-The first run records the tests of each line, once for a state of the sources, in ``build/mutation``.
+The first run records the tests of each line in ``build/mutation``. They are recorded again when sources change.
 """
 
 from __future__ import annotations
@@ -30,24 +30,24 @@ import pytest
 from tests.mutation.changes import Change, changes_of
 from tests.mutation.files import COVERED, NEED_SERVERS, PACKAGES, ROOT, STORIES, UNIT_TESTS, sources
 from tests.mutation.preloaded import (
-    found_is_enough,  # nothing of the product, which forks import changed
+    stop_at_first_failure,  # imports nothing of the product: forks import it with the change
 )
 
 BUILD: Final = ROOT / "build" / "mutation"
 REPORT: Final = BUILD / "report.json"
-MOST_S: Final = 25.0
-"""Limit of the tests' time for a change, by the times of the first run."""
-MOST_TESTS: Final = 400
-SLOWER: Final = 5.0
-"""A change after which tests take so many times longer, and some more, is found."""
+MAX_TESTS_S: Final = 25.0
+"""Limit of the total test time for a change, by the times of the first run."""
+MAX_TESTS: Final = 400
+SLOWDOWN: Final = 5.0
+"""A change counts as found if its tests take this many times longer, plus ``START_S``."""
 START_S: Final = 40.0
 FOUND, SURVIVED, NOT_RUN, TOO_LONG = "found", "survived", "not run", "took too long"
 LEFT: Final = (SURVIVED, NOT_RUN)
-BECAME: Final[dict[int, str]] = {
+RESULTS: Final[dict[int, str]] = {
     pytest.ExitCode.OK: SURVIVED,
     pytest.ExitCode.NO_TESTS_COLLECTED: NOT_RUN,
 }
-"""By pytest's exit status; any other is a failure."""
+"""Results by pytest's exit status. Any other status means that a test found the change."""
 
 
 class Covered(NamedTuple):
@@ -56,23 +56,23 @@ class Covered(NamedTuple):
     lines: dict[str, dict[str, list[int]]]
 
     def of(self, change: Change) -> list[tuple[str, float]]:
-        """Return the tests of its line, or of the module if the line runs at the import."""
+        """Return the tests of the changed line, or of the module if the line runs at the import."""
         lines = self.lines.get(change.path, {})
         numbers = set(lines.get(str(change.line), ()))
         if not numbers and str(change.line) in lines:
             numbers = {number for tests in lines.values() for number in tests}
         ordered = _spread(self.tests[number] for number in numbers)
         chosen, total_s = list[tuple[str, float]](), 0.0
-        for test in ordered[:MOST_TESTS]:
+        for test in ordered[:MAX_TESTS]:
             total_s += test[1]
-            if chosen and total_s > MOST_S:
+            if chosen and total_s > MAX_TESTS_S:
                 break
             chosen.append(test)
         return chosen
 
 
 def _spread(tests: Iterable[tuple[str, float]]) -> list[tuple[str, float]]:
-    """The quickest of each module of tests, then the second of each."""
+    """Return the fastest test of each module, then the second fastest of each, and so on."""
     by_module = defaultdict[str, list[tuple[float, str]]](list)
     for nodeid, seconds in tests:
         by_module[nodeid.partition("::")[0]].append((seconds, nodeid))
@@ -85,7 +85,7 @@ def _spread(tests: Iterable[tuple[str, float]]) -> list[tuple[str, float]]:
 
 
 def covered(*tests: str) -> Covered:
-    """Return the recorded lines, measured again where a source or a test has changed."""
+    """Return the recorded lines. They are measured again if a source or a test has changed."""
     texts = {path for test in tests for path in (ROOT / test).rglob("*.py")}
     texts |= {ROOT / test for test in tests if test.endswith(".py")} | {
         *map(ROOT.joinpath, sources())
@@ -102,8 +102,8 @@ def covered(*tests: str) -> Covered:
     return Covered(**json.loads(path.read_text()))
 
 
-class Replaced(MetaPathFinder):
-    """Imports one module from another source."""
+class ModuleReplacer(MetaPathFinder):
+    """An import hook that loads one module from a changed source."""
 
     def __init__(self, path: str, source: bytes) -> None:
         self._path = str(ROOT / path)
@@ -128,14 +128,14 @@ class _Loader(SourceFileLoader):
         return self._code
 
 
-class Chosen:
-    """Leaves out the tests that do not run the line."""
+class SelectedTests:
+    """A pytest plugin that deselects the tests that do not run the line."""
 
     def __init__(self, tests: list[str]) -> None:
         self._tests = frozenset(tests)
 
     def pytest_configure(self) -> None:
-        found_is_enough()
+        stop_at_first_failure()
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
@@ -143,12 +143,12 @@ class Chosen:
 
 
 def _child(change: Change, tests: list[str]) -> int:
-    """In the fork: pytest's exit status."""
+    """Run pytest in the fork and return its exit status."""
     source = (ROOT / change.path).read_bytes()
-    sys.meta_path.insert(0, Replaced(change.path, change.of(source)))
+    sys.meta_path.insert(0, ModuleReplacer(change.path, change.of(source)))
     files = sorted({test.partition("::")[0] for test in tests})
     argv = ["-x", "-q", "-p", "no:cacheprovider", "--timeout=60", *files]
-    return int(pytest.main(argv, plugins=[Chosen(tests)]))
+    return int(pytest.main(argv, plugins=[SelectedTests(tests)]))
 
 
 class _Running(NamedTuple):
@@ -156,8 +156,8 @@ class _Running(NamedTuple):
     until_s: float
 
 
-def judged(changes: list[Change], known: Covered, jobs: int) -> Iterator[tuple[Change, str]]:
-    """Each change with what became of it, as they end; so many are tried at one time."""
+def try_changes(changes: list[Change], known: Covered, jobs: int) -> Iterator[tuple[Change, str]]:
+    """Try ``jobs`` changes in parallel. Yield each change and its result as the trials end."""
     left = list(reversed(changes))
     running = dict[int, _Running]()
     while left or running:
@@ -167,8 +167,8 @@ def judged(changes: list[Change], known: Covered, jobs: int) -> Iterator[tuple[C
             if not chosen:
                 yield change, NOT_RUN
                 continue
-            limit_s = START_S + SLOWER * sum(seconds for _, seconds in chosen)
-            pid = _forked(change, [nodeid for nodeid, _ in chosen])
+            limit_s = START_S + SLOWDOWN * sum(seconds for _, seconds in chosen)
+            pid = _fork(change, [nodeid for nodeid, _ in chosen])
             running[pid] = _Running(change, time.monotonic() + limit_s)
         time.sleep(0.02)
         for pid, (change, until_s) in list(running.items()):
@@ -182,10 +182,10 @@ def judged(changes: list[Change], known: Covered, jobs: int) -> Iterator[tuple[C
             else:
                 continue
             del running[pid]
-            yield change, TOO_LONG if code is None else BECAME.get(code, FOUND)
+            yield change, TOO_LONG if code is None else RESULTS.get(code, FOUND)
 
 
-def _forked(change: Change, tests: list[str]) -> int:
+def _fork(change: Change, tests: list[str]) -> int:
     pid = os.fork()
     if pid:
         return pid
@@ -200,18 +200,18 @@ def _forked(change: Change, tests: list[str]) -> int:
         os._exit(code)
 
 
-class Wanted(NamedTuple):
-    """Which changes: so many of those of these kinds in these files and folders."""
+class SampleOptions(NamedTuple):
+    """The requested sample of changes."""
 
     paths: Sequence[str]
     kinds: Sequence[str]
     sample: int
     seed: int
     again: bool
-    """Only what the last run left."""
+    """Only the changes that survived or did not run in the last run."""
 
     def chosen(self) -> tuple[list[Change], int]:
-        """The sample, and of how many it is. Raises ValueError for a path that holds no source."""
+        """Return the sample and the number of all changes. Raises ValueError for a path without a source."""
         every = [
             change
             for path in sources(self.paths)
@@ -231,15 +231,17 @@ def _left(every: list[Change]) -> list[Change]:
     return [change for change in every if change in left]
 
 
-def main(wanted: Wanted, jobs: int) -> int:
-    """The exit status: 0, whatever survives."""
+def main(wanted: SampleOptions, jobs: int) -> int:
+    """Return the exit status: always 0."""
     chosen, of = wanted.chosen()
     known = covered(*UNIT_TESTS)
     print(f"{len(chosen)} of {of} changes", flush=True)
-    found = dict(judged(chosen, known, jobs))
+    found = dict(try_changes(chosen, known, jobs))
     survived = [change for change in chosen if found[change] in LEFT]
-    print(f"{len(survived)} that no unit test finds: the stories of the simulator", flush=True)
-    for change, became in judged(survived, covered(*STORIES), jobs):
+    print(
+        f"{len(survived)} that no unit test finds: trying the stories of the simulator", flush=True
+    )
+    for change, became in try_changes(survived, covered(*STORIES), jobs):
         if became not in LEFT:
             found[change] = f"{became}, by a story"
         elif became == SURVIVED:

@@ -1,4 +1,4 @@
-"""Mutants of a source, and that they differ from it."""
+"""Mutants of a source file."""
 
 import random
 
@@ -6,7 +6,7 @@ import pytest
 
 from tests.mutation.changes import changes_of
 from tests.mutation.files import ROOT, sources
-from tests.mutation.run import Wanted
+from tests.mutation.run import SampleOptions
 
 CASES = [
     ("if a == b:\n    c()\n", "condition", "if ((a) != (b)):\n    c()\n"),
@@ -30,7 +30,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("source", "kind", "changed"), CASES)
-def test_a_change_is_made(source: str, kind: str, changed: str) -> None:
+def test_source_has_the_expected_change(source: str, kind: str, changed: str) -> None:
     found = changes_of("a.py", source.encode())
     assert changed in [each.of(source.encode()).decode() for each in found if each.kind == kind]
 
@@ -45,17 +45,17 @@ def test_a_change_is_made(source: str, kind: str, changed: str) -> None:
         "x = f(1)\n",
     ],
 )
-def test_what_only_logs_or_is_for_types_is_left_alone(source: str) -> None:
+def test_logging_assertions_and_type_checking_are_not_changed(source: str) -> None:
     assert changes_of("a.py", source.encode()) == []
 
 
-def test_lines_stay_where_they_are() -> None:
+def test_change_keeps_the_numbers_of_later_lines() -> None:
     source = b"if (\n    a\n    and b\n):\n    c()\n"
     for change in changes_of("a.py", source):
         assert change.of(source).splitlines()[4] == b"    c()"
 
 
-def test_changes_of_the_product_are_programs() -> None:
+def test_changes_of_the_product_compile() -> None:
     for path in random.Random(1).sample(sources(), 12):
         source = (ROOT / path).read_bytes()
         for change in changes_of(path, source):
@@ -64,17 +64,19 @@ def test_changes_of_the_product_are_programs() -> None:
             compile(changed, path, "exec")
 
 
-def test_a_sample_is_of_the_paths_and_kinds_that_were_asked_for() -> None:
+def test_sample_is_limited_to_the_requested_paths_and_kinds() -> None:
     paths = ["services/stele/log/chain.py", "services/stele/node"]
-    changes, of = Wanted(paths, ["guard", "await"], sample=10_000, seed=1, again=False).chosen()
+    changes, of = SampleOptions(
+        paths, ["guard", "await"], sample=10_000, seed=1, again=False
+    ).chosen()
     assert len(changes) == of
     assert {change.kind for change in changes} == {"guard", "await"}
     assert {change.path for change in changes if change.path != paths[0]}
     assert all(change.path.startswith(tuple(paths)) for change in changes)
 
 
-def test_a_path_that_holds_nothing_to_change_is_refused() -> None:
-    with pytest.raises(ValueError, match="tests/mutation holds nothing that is changed"):
+def test_path_without_sources_is_refused() -> None:
+    with pytest.raises(ValueError, match="tests/mutation has no source to change"):
         sources(["tests/mutation"])
     with pytest.raises(ValueError, match="services/stele/no"):
         sources(["services/stele/node", "services/stele/no"])
