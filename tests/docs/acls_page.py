@@ -1,4 +1,4 @@
-"""The ACLs that docs/guides/secure.md gives, as the brokers take them."""
+"""The ACLs of docs/guides/secure.md as bindings for the brokers."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _OPERATIONS = {
 
 
 def acls_of(user: str, cluster: str) -> list[AclBinding]:
-    """Those of the page for one of its users, with another name of the cluster."""
+    """Return the page's ACLs of one user, with another cluster name."""
     lines = PAGE.read_text().splitlines()
     given = [shlex.split(line.removeprefix(COMMAND)) for line in lines if line.startswith(COMMAND)]
     options = [[*zip(words[::2], words[1::2], strict=True)] for words in given]
@@ -50,12 +50,12 @@ def acls_of(user: str, cluster: str) -> list[AclBinding]:
 
 
 def kinds() -> list[str]:
-    """The users of the table: a kind of process each."""
+    """Return the users of the table: one per kind of process."""
     return [*_rows()]
 
 
 def acls_of_kind(kind: str, cluster: str) -> list[AclBinding]:
-    """Those of a row of the table, and what its text says that each kind needs."""
+    """Return the ACLs of a row of the table, and those that the text gives to every kind."""
     reads, writes, groups, more = _rows()[kind]
 
     def allow(
@@ -101,18 +101,24 @@ def _names(cell: str) -> list[str]:
 
 
 def _bindings(options: list[tuple[str, str]], cluster: str) -> list[AclBinding]:
-    said = dict(options)
-    kinds = [_RESOURCES[name] for name in said if name in _RESOURCES]
+    by_name = dict(options)
+    kinds = [_RESOURCES[name] for name in by_name if name in _RESOURCES]
     names = [value.replace("CLUSTER", cluster) for name, value in options if name in _RESOURCES]
     pattern = {
         "prefixed": ResourcePatternType.PREFIXED,
         "literal": ResourcePatternType.LITERAL,
-    }[said.get("--resource-pattern-type", "literal")]
+    }[by_name.get("--resource-pattern-type", "literal")]
     operations = [_OPERATIONS[value] for name, value in options if name == "--operation"]
     assert len(kinds) == len(names) == 1
     return [
         AclBinding(
-            kind, name, pattern, said["--allow-principal"], "*", operation, AclPermissionType.ALLOW
+            kind,
+            name,
+            pattern,
+            by_name["--allow-principal"],
+            "*",
+            operation,
+            AclPermissionType.ALLOW,
         )
         for (kind, name), operation in product(zip(kinds, names, strict=True), operations)
     ]

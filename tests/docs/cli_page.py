@@ -11,7 +11,7 @@ from docstring_parser import Docstring, parse, parse_from_object
 
 from stele.cli.examples import examples
 from stele.cli.main import MOST_EXAMPLES, build_app
-from tests.docs.pages import REPOSITORY, made_anew
+from tests.docs.pages import REPOSITORY, with_generated_part
 
 PAGE = REPOSITORY / "docs" / "reference" / "cli.md"
 
@@ -28,7 +28,7 @@ class Option(NamedTuple):
 def commands() -> Iterator[tuple[str, App]]:
     """Yield every command with its whole name, in the order of the help."""
     for name in build_app():
-        if not name.startswith("-"):  # a command that is called has its own help
+        if not name.startswith("-"):  # each command has its own help
             yield from _below(build_app(name)[name], ("stele", name))
 
 
@@ -41,7 +41,7 @@ def _below(app: App, path: tuple[str, ...]) -> Iterator[tuple[str, App]]:
 
 
 def options(app: App, texts: Mapping[str, str]) -> Iterator[Option]:
-    """Yield the parameters of a command, those of shared classes with the class's name."""
+    """Yield the parameters of a command. Those of shared classes have the name of the class."""
     group: Any = None
     for argument in app.assemble_argument_collection():
         if argument.names == ("*",):
@@ -100,7 +100,7 @@ def _escape(text: str) -> str:
 
 def page_with(page: str) -> str:
     """Return the page with new content between its marks."""
-    return made_anew(page, "cli", "".join(sections()))
+    return with_generated_part(page, "cli", "".join(sections()))
 
 
 if __name__ == "__main__":

@@ -8,14 +8,14 @@ from typing import NamedTuple
 
 from stele.domain.requests import not_taken
 from stele.metadata_log.http import NOT_TAKEN
-from tests.docs.pages import REPOSITORY, made_anew
+from tests.docs.pages import REPOSITORY, with_generated_part
 
 PAGE = REPOSITORY / "docs" / "reference" / "errors.md"
 SERVICES = REPOSITORY / "services" / "stele"
 REFUSED = 409
 OMITTED = "…"
-"""A part of a text that differs from case to case."""
-ELSEWHERE = "See [answers that decide nothing](log.md#answers-that-decide-nothing)."
+"""Stands for the parts of a text that vary."""
+SEE_LOG_PAGE = "See [answers that decide nothing](log.md#answers-that-decide-nothing)."
 NAMES = {name: str(value) for name, value in vars(not_taken).items() if name.isupper()}
 
 
@@ -29,7 +29,7 @@ class Error(NamedTuple):
 
 
 def errors() -> list[Error]:
-    """Return every code in the source with its first text, that of a decision before others, by code."""
+    """Return every code in the source with its first text, ordered by code. Texts of decisions come first."""
     found = dict[tuple[str, int], Error]()
     paths = sorted(SERVICES.rglob("*.py"), key=lambda path: ("domain" not in path.parts, path))
     for path in paths:
@@ -41,7 +41,7 @@ def errors() -> list[Error]:
     codes = {code for code, _ in found}
     for code, status in NOT_TAKEN.items():
         if code not in codes:
-            found[code, status] = Error(code, status, "", ELSEWHERE)
+            found[code, status] = Error(code, status, "", SEE_LOG_PAGE)
     return [found[key] for key in sorted(found)]
 
 
@@ -91,7 +91,7 @@ def _cell(text: str) -> str:
 
 def page_with(page: str) -> str:
     """Return the page with new content between its marks."""
-    return made_anew(page, "errors", "".join(sections()))
+    return with_generated_part(page, "errors", "".join(sections()))
 
 
 if __name__ == "__main__":

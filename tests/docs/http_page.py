@@ -7,7 +7,7 @@ from typing import Any
 
 from stele.coordinator.http import openapi as of_coordinator
 from stele.metadata_log.openapi import openapi as of_metadata_log
-from tests.docs.pages import REPOSITORY, made_anew
+from tests.docs.pages import REPOSITORY, with_generated_part
 
 PAGE = REPOSITORY / "docs" / "reference" / "http.md"
 DOCUMENTS = {"metadata-log": of_metadata_log, "coordinator": of_coordinator}
@@ -59,7 +59,7 @@ def _bounds(schema: Json) -> str:
 
 def page_with(page: str) -> str:
     """Return the page with new content between its marks."""
-    return made_anew(page, "http", "".join(sections()))
+    return with_generated_part(page, "http", "".join(sections()))
 
 
 if __name__ == "__main__":

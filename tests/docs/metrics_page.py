@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from stele.placements.metrics import Clusters
-from tests.docs.pages import REPOSITORY, made_anew
+from tests.docs.pages import REPOSITORY, with_generated_part
 
 PAGE = REPOSITORY / "docs" / "reference" / "metrics.md"
 SERVICES = REPOSITORY / "services" / "stele"
@@ -36,7 +36,7 @@ PROCESSES = {
 
 
 class Metric(NamedTuple):
-    """A metric as its code declares it. ``name`` is the one that Prometheus shows."""
+    """A metric as the code declares it. ``name`` is its name in Prometheus."""
 
     name: str
     kind: str
@@ -51,10 +51,10 @@ def metrics() -> dict[str, list[Metric]]:
         package = path.relative_to(SERVICES).parts[0].removesuffix(".py")
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name | ast.Attribute):
-                called = node.func.id if isinstance(node.func, ast.Name) else node.func.attr
+                function = node.func.id if isinstance(node.func, ast.Name) else node.func.attr
                 name = _text(node.args[0]) if node.args else ""
-                if called in KINDS and name.startswith("stele_"):
-                    found.setdefault(package, []).append(_metric(KINDS[called], name, node))
+                if function in KINDS and name.startswith("stele_"):
+                    found.setdefault(package, []).append(_metric(KINDS[function], name, node))
     found["placements"] += [
         Metric(f"stele_placements_{name}", "gauge", text, ("cluster",))
         for name, text in Clusters._TEXTS.items()
@@ -87,7 +87,7 @@ def sections() -> Iterator[str]:
 
 def page_with(page: str) -> str:
     """Return the page with new content between its marks."""
-    return made_anew(page, "metrics", "".join(sections()))
+    return with_generated_part(page, "metrics", "".join(sections()))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The fenced blocks of the pages, in their order, and what each holds."""
+"""The fenced blocks of the pages and the commands in them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _FENCE = re.compile(r" *```(\w*)$")
 
 
 class Block(NamedTuple):
-    """A fenced block: the page it is of, the line of its first fence, its language and its lines."""
+    """A fenced block: its page, the line of its first fence, its language and its lines."""
 
     page: str
     line: int
@@ -25,29 +25,29 @@ class Block(NamedTuple):
 
 
 class Shown(NamedTuple):
-    """A command as a page shows it, at which line, and the output under it; none: nothing is said of it."""
+    """A command on a page, its line, and its output. Empty output is not compared."""
 
     line: int
     command: str
     output: tuple[str, ...]
 
 
-def made_anew(page: str, by: str, made: str) -> str:
+def with_generated_part(page: str, by: str, content: str) -> str:
     """Return the page with new content between the marks of ``tests/docs/<by>_page.py``."""
     pattern = rf"(<!-- made by tests/docs/{by}_page.py -->\n\n).*?(<!-- end -->)"
-    found, count = re.subn(pattern, lambda m: m[1] + made + m[2], page, flags=re.DOTALL)
-    assert count == 1, "the page has its marks"
+    found, count = re.subn(pattern, lambda m: m[1] + content + m[2], page, flags=re.DOTALL)
+    assert count == 1, f"the page has {count} parts made by {by}_page.py"
     return found
 
 
 def pages() -> list[str]:
-    """The README and all pages of docs, by their paths in the repository."""
+    """Return the paths of the README and of all pages of docs, relative to the repository."""
     found = [REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").rglob("*.md"))]
     return [str(path.relative_to(REPOSITORY)) for path in found]
 
 
 def blocks(page: str) -> list[Block]:
-    """All fenced blocks of a page. Raises AssertionError for a fence that is never closed."""
+    """Return all fenced blocks of a page. Raises AssertionError for an unclosed fence."""
     found, lines, opened = list[Block](), list[str](), None
     for number, text in enumerate((REPOSITORY / page).read_text().splitlines(), 1):
         fence = _FENCE.match(text)
@@ -58,12 +58,12 @@ def blocks(page: str) -> list[Block]:
         else:
             found.append(Block(page, *opened, tuple(lines)))
             opened = None
-    assert opened is None, f"{page}:{opened}: this block has no end"
+    assert opened is None, f"{page}:{opened}: this block is not closed"
     return found
 
 
 def commands(block: Block) -> Iterator[Shown]:
-    """Return the lines that begin with ``$``, their continuations after a backslash, and their output."""
+    """Yield the lines that begin with ``$``, with continuation lines after a backslash, and their output."""
     assert block.lines and block.lines[0].startswith("$ "), f"{block.place}: begin with a command"
     starts = [at for at, text in enumerate(block.lines) if text.startswith("$ ")]
     for at, end in zip(starts, [*starts[1:], len(block.lines)], strict=True):

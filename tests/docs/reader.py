@@ -32,7 +32,7 @@ from tests.docs.pages import REPOSITORY, Block, Shown, commands
 from tests.polling import POLL_S, wait_until
 
 COMMAND_TIMEOUT_S = 60
-LOOKS = tuple(
+REPEATED = tuple(
     f"stele {name}"
     for name in (
         "status",
@@ -46,8 +46,8 @@ LOOKS = tuple(
         "stack logs",
     )
 )
-"""Commands that show how it stands: what the pages show may come in a moment."""
-LOOK_AGAIN_FOR_S = 30.0
+"""Commands that show the current state. They are repeated until the output matches the page."""
+REPEAT_FOR_S = 30.0
 ANYTHING = "..."
 _ID = (
     r"\b[0-9a-f]{8}-[0-9a-f]{4}(?:(?:-[0-9a-f]{4}){2}-[0-9a-f]{12})?(?![-\w])"
@@ -64,7 +64,7 @@ _NAMES = {
     "epoch": r"(\d+)",
     "number": r"-?\d+(?:[.,:]\d+)*",
 }
-"""Patterns of varying words of each kind. Text in parentheses is remembered."""
+"""Patterns of varying words by kind. The reader keeps text in parentheses for later commands."""
 _KNOWN = re.compile(rf"{_URL}|{_ID}|\b\d\d+\b")
 _NOTICE = re.compile(r"stele: .+; trying again \(\d+\), for \d+ s more")
 """Message on standard error while a service is not ready yet. A page need not show it."""
@@ -73,7 +73,7 @@ _SHELL = frozenset("|<>&;$")
 
 
 class Reader:
-    """Reads pages in a directory, which is the working directory meanwhile."""
+    """Runs the commands of pages in a directory, which must be the working directory."""
 
     def __init__(self, directory: Path) -> None:
         self.differences: list[str] = []
@@ -94,21 +94,21 @@ class Reader:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """End what the pages started."""
+        """Stop the processes that the pages started."""
         for process in self._background:
             process.stop()
         if is_held(DEFAULT_DIRECTORY):
             bring_down(DEFAULT_DIRECTORY)
 
     def read(self, block: Block, not_run: Sequence[str] = ()) -> None:
-        """Run a console block but for the commands ``not_run``; what is not as shown is noted."""
+        """Run a console block without the commands ``not_run``. Differences are collected."""
         for shown in commands(block):
             if shown.command not in not_run:
                 self._try(block, shown)
 
     def _try(self, block: Block, shown: Shown) -> None:
         command = _KNOWN.sub(lambda word: self._known.get(word[0], word[0]), shown.command)
-        patience_s = LOOK_AGAIN_FOR_S if command.startswith(LOOKS) else 0
+        patience_s = REPEAT_FOR_S if command.startswith(REPEATED) else 0
         end_s = time.monotonic() + patience_s
         wrong, printed = self._try_once(command, shown.output)
         while wrong and time.monotonic() < end_s:
@@ -119,7 +119,7 @@ class Reader:
             self.differences.append(f"{place}: $ {command}\n  {wrong}; it printed\n{printed}")
 
     def _try_once(self, command: str, output: Sequence[str]) -> tuple[str, str]:
-        """Return the differences, or none, and the whole output."""
+        """Return the difference, empty if there is none, and the whole output."""
         code, printed = self._run(command)
         fails = any(line.startswith("stele: ") for line in output)
         if fails == (code == 0):
@@ -129,9 +129,9 @@ class Reader:
     def _run(self, command: str) -> tuple[int, str]:
         words = shlex.split(command, comments=True)
         if words[-1] == "&":
-            return 0, self._run_beside(command.removesuffix("&"))
+            return 0, self._run_in_background(command.removesuffix("&"))
         if command == EVAL_ENV:
-            self._learn_the_stack()
+            self._set_stack_variables()
             return 0, ""
         if words[0].rstrip(";") == "wait":
             codes = [job.wait(COMMAND_TIMEOUT_S) for job in self._jobs]
@@ -151,22 +151,22 @@ class Reader:
         )
         return done.returncode, done.stdout
 
-    def _learn_the_stack(self) -> None:
-        """As the shell of a person does by this line."""
+    def _set_stack_variables(self) -> None:
+        """Set the variables of ``stele stack env``, as the shell does."""
         code, printed = run_here(["stack", "env"])
         assert code == 0, printed
         for line in printed.splitlines():
-            deed, _, rest = line.partition(" ")
+            keyword, _, rest = line.partition(" ")
             name, _, value = rest.partition("=")
-            if deed == "unset":
+            if keyword == "unset":
                 self.environment.pop(name, None)
             else:
                 self.environment[name] = "".join(shlex.split(value))
 
-    def _run_beside(self, command: str) -> str:
-        """Run a job whose output goes to a file, or a service.
+    def _run_in_background(self, command: str) -> str:
+        """Run a job that writes to a file, or a service.
 
-        The service keeps running once it has printed its address, which the page calls ``$NODE`` from then on.
+        A service keeps running after it has printed its address. Later commands get it as ``$NODE``.
         """
         output = self._directory / f"beside-{len(self._background)}"
         process = spawn(
@@ -185,7 +185,7 @@ class Reader:
             return ""
 
         def announced() -> bool:
-            assert process.poll() is None, f"it ended: {process.tail()}"
+            assert process.poll() is None, f"{command} exited: {process.tail()}"
             return "\n" in process.stdout_of_this_run()
 
         wait_until(announced, f"the announcement of {command}", COMMAND_TIMEOUT_S)
@@ -194,7 +194,7 @@ class Reader:
         return line
 
     def _compare(self, shown: Sequence[str], printed: Sequence[str]) -> str:
-        """Return the differences of the output. Learns the names of this run."""
+        """Return the difference of the output, and record the ids and addresses of this run."""
         if not shown:
             return ""
         left = [
@@ -227,7 +227,7 @@ class Reader:
 
 
 def run_here(arguments: Sequence[str]) -> tuple[int, str]:
-    """``stele`` in this process: its exit status and what it printed."""
+    """Run ``stele`` in this process. Return its exit status and its output."""
     printed = BytesIO()
     output = TextIOWrapper(printed, encoding="utf-8", write_through=True)
     with redirect_stdout(output), redirect_stderr(output):
@@ -236,7 +236,7 @@ def run_here(arguments: Sequence[str]) -> tuple[int, str]:
 
 
 async def execute(block: Block, names: dict[str, object]) -> None:
-    """Run a Python block, which may await, with these names."""
+    """Run a Python block with these names. The block may use ``await``."""
     flags = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
     source = "\n" * block.line + "\n".join(block.lines)
     code: CodeType = compile(source, block.page, "exec", flags=flags, dont_inherit=True)
@@ -246,7 +246,7 @@ async def execute(block: Block, names: dict[str, object]) -> None:
 
 
 def pattern_of(line: str) -> tuple[list[str], re.Pattern[str]]:
-    """Return the pattern of a shown line, and the words that its groups stand for."""
+    """Return the words of a shown line that vary, and the line's pattern with a group for each."""
     names, pattern, at = list[str](), "", 0
     for word in _VARIES.finditer(line):
         kind = word.lastgroup

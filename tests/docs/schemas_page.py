@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from stele.log.schemas import schema_folder
-from tests.docs.pages import REPOSITORY, made_anew
+from tests.docs.pages import REPOSITORY, with_generated_part
 
 PAGE = REPOSITORY / "docs" / "reference" / "schemas.md"
 UNIONS = ("command", "epoch")
@@ -73,7 +73,7 @@ def _cell(text: str) -> str:
 
 def page_with(page: str) -> str:
     """Return the page with new content between its marks."""
-    return made_anew(page, "schemas", "".join(sections()))
+    return with_generated_part(page, "schemas", "".join(sections()))
 
 
 if __name__ == "__main__":

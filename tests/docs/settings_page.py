@@ -20,7 +20,7 @@ from stele.placements.settings import PlacementsSettings, SqlServerSettings
 from stele.runtime.settings import KafkaSettings, ServiceSettings, variable_of
 from stele.session_guard.settings import SessionGuardSettings
 from stele.tablet_balancer.settings import BalancerSettings
-from tests.docs.pages import REPOSITORY, made_anew
+from tests.docs.pages import REPOSITORY, with_generated_part
 
 PAGE = REPOSITORY / "docs" / "reference" / "settings.md"
 CONSOLE = "console, `stele`"
@@ -52,7 +52,7 @@ COMMON: Mapping[str, str] = {
 
 
 class Kind(NamedTuple):
-    """A kind of process, its settings, and whose settings it has too."""
+    """A kind of process, its settings class, and the class whose fields are listed elsewhere."""
 
     title: str
     settings: type[KafkaSettings]
@@ -78,11 +78,11 @@ KINDS = (
         "Beside those of placements.",
     ),
 )
-MADE_AT_THE_START: Mapping[str, str] = {
+COMPUTED_DEFAULTS: Mapping[str, str] = {
     "instance_id": "machine and process id",
     "spark_jars": "where `make setup` puts them",
 }
-"""Defaults that differ from place to place."""
+"""Defaults that are computed at the start."""
 
 
 def sections() -> Iterator[str]:
@@ -106,7 +106,7 @@ def sections() -> Iterator[str]:
 
 
 def own_fields(kind: type[Any], beside: type[Any] | None) -> list[FieldInfo]:
-    """Return the fields that the other kind lacks."""
+    """Return the fields of ``kind`` that ``beside`` does not have."""
     known = {each.name for each in fields(beside)} if beside else set()
     return [each for each in fields(kind) if each.name not in known]
 
@@ -124,7 +124,7 @@ def _row(setting: FieldInfo) -> str:
 
 
 def _parts(kind: Any) -> tuple[Any, Meta]:
-    """The type, and what is said of it."""
+    """Return the type and its metadata."""
     bare, meta = get_args(kind)
     return bare, meta
 
@@ -141,10 +141,10 @@ def _bounds(kind: Any, meta: Meta) -> str:
 
 
 def _default(setting: FieldInfo) -> str:
-    if setting.name in MADE_AT_THE_START:
-        return MADE_AT_THE_START[setting.name]
+    if setting.name in COMPUTED_DEFAULTS:
+        return COMPUTED_DEFAULTS[setting.name]
     default = setting.default
-    assert default is not NODEFAULT, f"{setting.name} is made at the start: say how"
+    assert default is not NODEFAULT, f"{setting.name} has no default: add it to COMPUTED_DEFAULTS"
     if default in ("", (), None):
         return ""
     if isinstance(default, bool):
@@ -154,7 +154,7 @@ def _default(setting: FieldInfo) -> str:
 
 def page_with(page: str) -> str:
     """Return the page with new content between its marks."""
-    return made_anew(page, "settings", "".join(sections()))
+    return with_generated_part(page, "settings", "".join(sections()))
 
 
 if __name__ == "__main__":

@@ -1,11 +1,11 @@
-"""The tables of docs/internals/stories.md, made from the sentences: ``python -m tests.docs.stories_page``."""
+"""The tables of docs/internals/stories.md, from the sentences: ``python -m tests.docs.stories_page``."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from stele_simulator.processes.stories.telling import ROOMS
-from tests.docs.pages import REPOSITORY, made_anew
+from tests.docs.pages import REPOSITORY, with_generated_part
 
 PAGE = REPOSITORY / "docs" / "internals" / "stories.md"
 
@@ -21,7 +21,7 @@ def sections() -> Iterator[str]:
 
 def page_with(page: str) -> str:
     """Return the page with new content between its marks."""
-    return made_anew(page, "stories", "".join(sections()))
+    return with_generated_part(page, "stories", "".join(sections()))
 
 
 if __name__ == "__main__":

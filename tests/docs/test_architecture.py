@@ -1,4 +1,4 @@
-"""The graphs of docs/architecture.md are those of the code."""
+"""The graphs of docs/architecture.md agree with the code."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ RECORDS = {
 FROM = ("stele.log", "stele.runtime.announce")
 COMMANDS = {"Commander", "announced", "announce", "Announcer"}
 """Modules that import one of these send commands and receive their outcomes."""
-OTHERS = {"producer"}
-"""Programs of others."""
+EXTERNAL = {"producer"}
+"""External programs."""
 _EDGE = re.compile(r"(.+?) -->(?:\|(.+?)\|)? (.+)")
 _STEP = re.compile(r"(\S+) --> (\S+): (.+)")
 
 Flow = tuple[str, str, str]
-"""From, through which topic, to."""
+"""Writer, topic, reader."""
 
 
 def graph(kind: str) -> list[str]:
@@ -66,11 +66,11 @@ def flows(lines: list[str]) -> Iterator[Flow]:
 
 
 @cache
-def imported_by(room: str) -> frozenset[str]:
-    """Names that the modules of a folder import from ``log``, or to announce themselves."""
+def imports_of(component: str) -> frozenset[str]:
+    """Return the names that a component's modules import from the packages ``FROM``."""
     return frozenset(
         alias.name
-        for folder in FOLDERS[room]
+        for folder in FOLDERS[component]
         for path in (STELE / folder).rglob("*.py")
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(FROM)
@@ -78,30 +78,32 @@ def imported_by(room: str) -> frozenset[str]:
     )
 
 
-def speaks(room: str, way: str, record: str) -> bool:
-    """A commander encodes commands and decodes outcomes on behalf of who has one."""
-    commands = (way, record) in (("encode", "envelope"), ("decode", "outcome"))
-    names = imported_by(room)
-    return f"{way}_{record}" in names or (commands and bool(COMMANDS & names))
+def uses_record(component: str, direction: str, record: str) -> bool:
+    """Return whether a component encodes or decodes the record, directly or through a commander."""
+    commands = (direction, record) in (("encode", "envelope"), ("decode", "outcome"))
+    names = imports_of(component)
+    return f"{direction}_{record}" in names or (commands and bool(COMMANDS & names))
 
 
-def test_what_goes_through_topics_is_what_the_code_encodes_and_decodes() -> None:
+def test_graph_of_topics_agrees_with_encoders_and_decoders() -> None:
     code = {
         (writer, topic, reader)
         for record, topic in RECORDS.items()
         for writer in FOLDERS
         for reader in FOLDERS
-        if speaks(writer, "encode", record) and speaks(reader, "decode", record)
+        if uses_record(writer, "encode", record) and uses_record(reader, "decode", record)
     }
     shown = {flow for flow in flows(graph("flowchart")) if flow[1] in RECORDS.values()}
-    assert {flow for flow in shown if not OTHERS & {flow[0], flow[2]}} == code
+    assert {flow for flow in shown if not EXTERNAL & {flow[0], flow[2]}} == code
 
 
-def test_who_follows_the_log_reads_it_and_nobody_but_its_writer_writes_it() -> None:
+def test_graph_shows_all_readers_and_the_one_writer_of_the_log() -> None:
     shown = [*flows(graph("flowchart"))]
     readers = {target for origin, _, target in shown if origin == "log"}
     opened = {
-        room for room in FOLDERS if {"KafkaLog", "LogFollower", "decode_winner"} & imported_by(room)
+        component
+        for component in FOLDERS
+        if {"KafkaLog", "LogFollower", "decode_winner"} & imports_of(component)
     }
     assert opened - {"ml"} <= readers | {"page"}
     assert [origin for origin, _, target in shown if target == "log"] == ["ml"]
@@ -110,7 +112,7 @@ def test_who_follows_the_log_reads_it_and_nobody_but_its_writer_writes_it() -> N
     assert served == (readers | {"ml"}) - {"cu"}
 
 
-def test_the_life_of_a_join_is_the_one_in_its_table() -> None:
+def test_graph_of_join_states_agrees_with_the_state_table() -> None:
     assert JOIN.first is not None
     code = {("pending", str(JOIN.first))}
     for name, state in JOIN.states.items():
@@ -122,7 +124,7 @@ def test_the_life_of_a_join_is_the_one_in_its_table() -> None:
     assert {(step[1], step[2]) for step in steps} - {("[*]", "pending")} == code
 
 
-def test_the_rooms_name_every_domain() -> None:
+def test_package_table_lists_every_domain() -> None:
     text = (REPOSITORY / PAGE).read_text()
     (row,) = [line for line in text.splitlines() if line.startswith("| `domain` |")]
     listed = row.split("(", 1)[1].split(")", 1)[0]

@@ -1,4 +1,4 @@
-"""One class name has one meaning in the product, as the style of the glossary asks."""
+"""Each class name has one meaning in the product."""
 
 import ast
 from collections import Counter
@@ -6,7 +6,7 @@ from collections import Counter
 from tests.docs.pages import REPOSITORY
 
 
-def test_a_class_name_is_defined_once() -> None:
+def test_class_names_are_unique() -> None:
     found = Counter(
         node.name
         for path in (REPOSITORY / "services/stele").rglob("*.py")

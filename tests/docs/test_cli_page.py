@@ -1,4 +1,4 @@
-"""The page of the command line is what its help says."""
+"""The page of the command line agrees with the help texts."""
 
 import subprocess
 import sys
@@ -6,12 +6,18 @@ import sys
 from tests.docs.cli_page import PAGE
 from tests.docs.pages import REPOSITORY
 
-MADE = "from tests.docs.cli_page import PAGE, page_with; print(page_with(PAGE.read_text()), end='')"
+PRINT_PAGE = (
+    "from tests.docs.cli_page import PAGE, page_with; print(page_with(PAGE.read_text()), end='')"
+)
 
 
-def test_the_page_is_made_from_the_commands() -> None:
-    """Run in a separate process: a command that was called before has another first line."""
-    made = subprocess.run(
-        [sys.executable, "-c", MADE], cwd=REPOSITORY, capture_output=True, text=True, check=True
+def test_page_is_up_to_date_with_the_commands() -> None:
+    """Runs in a separate process: a previous call of a command changes the first line of its help."""
+    printed = subprocess.run(
+        [sys.executable, "-c", PRINT_PAGE],
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        check=True,
     )
-    assert PAGE.read_text() == made.stdout, "python -m tests.docs.cli_page writes it anew"
+    assert PAGE.read_text() == printed.stdout, "run `python -m tests.docs.cli_page`"

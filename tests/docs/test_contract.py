@@ -1,4 +1,4 @@
-"""The tables of the contract are the code's: topics, fields, kinds, codes, headers, rules, scenes."""
+"""The tables of the contract agree with the code: topics, fields, kinds, codes, headers, rules, scenes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PAGE = (REPOSITORY / "docs" / "reference" / "agent_protocol.md").read_text()
 
 
 def table(section: str, head: str) -> list[list[str]]:
-    """The rows of the table with this first column, in the section."""
+    """Return the rows of the section's table whose first column is ``head``."""
     _, _, rest = PAGE.partition(f"# {section}\n")
     lines = rest.partition(f"\n| {head} |")[2].splitlines()[2:]
     rows = list[list[str]]()
@@ -36,7 +36,7 @@ def table(section: str, head: str) -> list[list[str]]:
     return rows
 
 
-def first(section: str, head: str) -> list[str]:
+def first_column(section: str, head: str) -> list[str]:
     return [row[0].strip("`") for row in table(section, head)]
 
 
@@ -49,7 +49,7 @@ def first(section: str, head: str) -> list[str]:
         ("Load", Load, "load"),
     ],
 )
-def test_the_fields_are_those_of_the_schema(section: str, message: type, schema: str) -> None:
+def test_field_tables_agree_with_the_schemas(section: str, message: type, schema: str) -> None:
     found = json.loads((schema_folder() / f"{schema}.avsc").read_text())["fields"]
 
     def kind(field: dict[str, object]) -> str:
@@ -70,18 +70,20 @@ def test_the_fields_are_those_of_the_schema(section: str, message: type, schema:
         ("Requests of clients and other nodes", "code", Code),
     ],
 )
-def test_the_words_are_those_of_the_code(section: str, head: str, words: type[StrEnum]) -> None:
-    assert first(section, head) == [str(word) for word in words]
+def test_tables_of_kinds_statuses_and_codes_agree_with_the_code(
+    section: str, head: str, words: type[StrEnum]
+) -> None:
+    assert first_column(section, head) == [str(word) for word in words]
 
 
-def test_the_topics_are_those_that_a_node_has_to_do_with() -> None:
+def test_topic_table_lists_the_topics_of_nodes() -> None:
     rows = table("Topics", "topic")
     assert {row[0].strip("`") for row in rows} == {*Topic} - {Topic.PLACEMENTS, Topic.SCHEMA}
     for row in rows:
         assert (schema_folder() / row[3].strip("`")).exists(), row
 
 
-def test_the_headers_and_the_path_are_those_of_the_code() -> None:
+def test_header_table_and_paths_agree_with_the_code() -> None:
     names = (
         routed.VERSION,
         routed.EPOCH,
@@ -95,17 +97,17 @@ def test_the_headers_and_the_path_are_those_of_the_code() -> None:
         routed.ACCESS,
         routed.TABLE_VERSION,
     )
-    assert first("Requests of clients and other nodes", "header") == [*names]
+    assert first_column("Requests of clients and other nodes", "header") == [*names]
     for path in (JUDGE_PATH, ROW_PATH):
         assert f"`POST <address>{path}`" in PAGE
 
 
-def test_the_rules_are_those_of_the_kit() -> None:
+def test_rule_table_agrees_with_the_conformance_kit() -> None:
     rows = table("Rules", "rule")
     assert {row[0].strip("`"): row[1] for row in rows} == RULES
 
 
-def test_the_page_tells_of_every_scene_and_of_the_times() -> None:
+def test_page_states_the_intervals_and_there_are_14_scenes() -> None:
     assert len(SCENES) == len({name_of(scene) for scene in SCENES}) == 14
     assert f"every {HEARTBEAT_S:g} s, and at once" in PAGE
     assert f"every {REPORT_INTERVAL_S:g} s" in PAGE

@@ -1,4 +1,4 @@
-"""The code cites docs/design.md: the page has each cited rule, and names modules and states that exist."""
+"""docs/design.md has every rule that the code cites. The modules and states that it names exist."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ INVARIANTS = re.findall(r"^\| (I\d+|INV-TABL-\d) \|", TEXT, re.MULTILINE)
 CITED_RULES = re.compile(r"docs/design\.md, rules? ((?:\d+(?:, | and | to )?)+)")
 CITED_INVARIANT = re.compile(r"\b(?:INV-TABL-\d|I\d{1,2})\b")
 PRIVATE = re.compile(r"\b[Ss]eeds? 00\d|\(design, |cassandra_tcm|DESIGN\.md")
-"""Names of texts that are not in the repository."""
+"""References to texts outside the repository."""
 OWN = Path(__file__).relative_to(REPOSITORY)
 
 
@@ -62,7 +62,7 @@ def test_every_module_that_the_page_names_exists() -> None:
 
 
 @pytest.mark.parametrize("operation", [JOIN, TABLET_MIGRATION], ids=["join", "tablet_migration"])
-def test_a_picture_of_states_is_that_of_the_code(operation: Operation) -> None:
+def test_state_diagram_has_the_states_of_the_operation(operation: Operation) -> None:
     assert operation.first is not None
     (lines,) = [
         block.lines

@@ -13,7 +13,7 @@ FOLDERS = {
     for folder in parent.iterdir()
     if (folder / "__init__.py").exists()
 }
-NO_MODULES = {"fold.image.epoch", "group.instance.id", "member.routes", "node.json"}
+NOT_MODULES = {"fold.image.epoch", "group.instance.id", "member.routes", "node.json"}
 """A local value, a setting of Kafka, a method of a local value, and a file."""
 
 
@@ -31,10 +31,10 @@ def found(folder: Path, names: list[str]) -> bool:
     return True
 
 
-def test_a_dotted_name_in_backquotes_exists() -> None:
+def test_dotted_names_in_backquotes_exist() -> None:
     dead = []
     for path in sorted(ROOT.rglob("*.py")):
-        for reference in set(REFERENCE.findall(path.read_text())) - NO_MODULES:
+        for reference in set(REFERENCE.findall(path.read_text())) - NOT_MODULES:
             first, *rest = reference.removeprefix("stele.").split(".")
             if first in FOLDERS:
                 is_dead = not found(FOLDERS[first], rest)

@@ -1,4 +1,4 @@
-"""The glossary: in order, led to from the first pages, and each term stands on the page that it leads to."""
+"""The glossary is sorted and linked from the first pages. Each term occurs on the page that it links to."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ SPLIT = re.compile(r", | and ")
 
 
 def anchor_of(heading: str) -> str:
-    """As the site makes it, and as GitHub does for headings of plain words."""
+    """Return the anchor that the site makes of a heading. GitHub makes the same of plain words."""
     return re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-")
 
 
 @pytest.mark.parametrize(("term", "page", "anchor"), [row[:3] for row in TERMS])
-def test_a_term_leads_to_a_place_that_uses_it(term: str, page: str, anchor: str) -> None:
+def test_page_linked_from_a_term_uses_the_term(term: str, page: str, anchor: str) -> None:
     text = (PAGE.parent / page).read_text()
     sections = dict[str, str]()
     for part in re.split(r"^#+ ", text, flags=re.MULTILINE)[1:]:
@@ -33,7 +33,7 @@ def test_a_term_leads_to_a_place_that_uses_it(term: str, page: str, anchor: str)
     assert any(word in plain for word in words), f"{page}#{anchor} does not say {words}"
 
 
-def test_every_row_is_read_and_they_are_in_order() -> None:
+def test_rows_are_valid_sorted_and_unique() -> None:
     rows = [line for line in PAGE.read_text().splitlines() if line.startswith("| [")]
     assert len(rows) == len(TERMS) > 40
     terms = [row[0].lower() for row in TERMS]
@@ -42,5 +42,5 @@ def test_every_row_is_read_and_they_are_in_order() -> None:
 
 
 @pytest.mark.parametrize("page", ["README.md", "docs/README.md"])
-def test_who_begins_finds_it(page: str) -> None:
+def test_first_pages_link_to_the_glossary(page: str) -> None:
     assert "glossary.md)" in (REPOSITORY / page).read_text()

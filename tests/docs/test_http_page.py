@@ -1,8 +1,8 @@
-"""The page of HTTP is what the OpenAPI documents say."""
+"""The page of HTTP agrees with the OpenAPI documents."""
 
 from tests.docs.http_page import PAGE, page_with
 
 
-def test_the_page_is_made_from_the_documents() -> None:
+def test_page_is_up_to_date_with_the_openapi_documents() -> None:
     page = PAGE.read_text()
-    assert page == page_with(page), "python -m tests.docs.http_page writes it anew"
+    assert page == page_with(page), "run `python -m tests.docs.http_page`"

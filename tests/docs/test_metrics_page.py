@@ -1,4 +1,4 @@
-"""The page of metrics is what the code declares, and the page of monitoring has every alert."""
+"""The page of metrics agrees with the code, and the page of monitoring has every alert."""
 
 import re
 
@@ -6,12 +6,12 @@ from tests.docs.metrics_page import PAGE, page_with
 from tests.docs.pages import REPOSITORY
 
 
-def test_the_page_is_made_from_the_code() -> None:
+def test_page_is_up_to_date_with_the_code() -> None:
     page = PAGE.read_text()
-    assert page == page_with(page), "python -m tests.docs.metrics_page writes it anew"
+    assert page == page_with(page), "run `python -m tests.docs.metrics_page`"
 
 
-def test_every_alert_is_on_the_page_of_monitoring() -> None:
+def test_monitoring_page_lists_every_alert() -> None:
     alerts = (REPOSITORY / "infra" / "prometheus" / "alerts.yml").read_text()
     page = (REPOSITORY / "docs" / "guides" / "monitor.md").read_text()
     named = re.findall(r"^ *- alert: (\w+)$", alerts, re.MULTILINE)

@@ -1,4 +1,4 @@
-"""The pages show real output: their blocks are run, and the output is compared."""
+"""The pages show real output: the tests run their blocks and compare the output."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tests.domain.history import three_nodes
 from tests.session_guard.world import GuardedWorld
 
 NEVER_RUN = {"text", "mermaid", "sql", "ini"}
-"""Languages of what is looked at: output of some other time, files, and pictures. SQL is run by tests/spark."""
+"""Languages of blocks that are not run: sample output, files and diagrams. tests/spark runs the SQL."""
 ON_ONE_STACK = (
     "docs/get-started/local_cluster.md",
     "docs/guides/history.md",
@@ -45,22 +45,22 @@ ON_ONE_STACK = (
     "docs/guides/schema.md",
     "docs/guides/grow.md",
 )
-"""Pages that are read one after another: the first one starts the cluster that they all speak of."""
-ON_ANOTHER = (
+"""Pages that share a cluster. The first page starts it."""
+ON_ANOTHER_STACK = (
     "docs/guides/shrink.md",
     "docs/guides/drop_keyspace.md",
     "docs/guides/tablets.md",
     "docs/guides/freeze.md",
     "docs/guides/columns_and_types.md",
 )
-"""The same, with a cluster of their own."""
+"""Pages that share a second cluster. The first page starts it."""
 FROM_AN_EMPTY_FOLDER = ("docs/get-started/first_store.md",)
 ANYWHERE = (
     "docs/internals/verification.md",
     "docs/internals/stories.md",
     "docs/guides/plan_tablets_offline.md",
 )
-"""Pages whose commands need no cluster; they run in the repository."""
+"""Pages whose commands need no cluster. They run in the repository."""
 PYTHON = (
     "docs/guides/analyse.md",
     "docs/guides/route_requests.md",
@@ -71,54 +71,56 @@ PYTHON = (
 )
 NOT_RUN: Mapping[str, str] = {
     "make demo *": "takes minutes; tests/end_to_end/demo/test_demo.py runs it",
-    "make test *": "is what runs this",
-    "stele token *": "leaves a secret behind; tests/cli/test_token.py makes one",
-    "stele recover *": "needs a log that is lost; tests/services/test_recover.py loses one",
-    "make -C $STELE setup": "is what has set this up",
+    "make test *": "runs these tests",
+    "stele token *": "leaves a secret behind; tests/cli/test_token.py runs it",
+    "stele recover *": "needs a lost log; tests/services/test_recover.py loses one",
+    "make -C $STELE setup": "has set up this environment",
     ". $STELE/.venv/*": "the tests run in it",
-    "pip install *": "needs packages of the network; tests of the extras hold what they bring",
+    "pip install *": "needs the network; tests of the extras check what they install",
     "stele conformance -- *": "takes minutes; tests/conformance plays all scenes with this store",
-    "make up": "needs Docker; tests/deploy does what that page says",
+    "make up": "needs Docker; tests/deploy runs it",
     "docker *": "needs Docker",
     "infra/compose *": "needs Docker",
     "stele sim run --seed 7 --html*": "writes a page; tests/sim/test_time_line.py reads one",
     "stele sim run --seed 8 --trace": "prints a hundred thousand lines; the page runs another seed",
     "stele sim sweep *": "takes minutes; tests/sim/test_disasters.py runs the first seeds",
     "stele sim mutants  *": "takes minutes; tests/sim/test_mutants.py repeats what it found",
-    "stele sim live *": "takes ten minutes; tests/end_to_end/test_live.py runs less of it",
+    "stele sim live *": "takes ten minutes; tests/end_to_end/test_live.py runs it shorter",
 }
 """Commands of pages that are not run here, and why."""
-SHOWN_WITHIN_S = 10.0
+GUARD_TIMEOUT_S = 10.0
 
 
-def shown_in(block: Block) -> Iterable[Shown]:
+def commands_of(block: Block) -> Iterable[Shown]:
     return commands(block) if block.language == "console" else ()
 
 
 def not_run(page: str) -> list[str]:
     """Return the commands of a page that are in the table."""
-    shown = [each.command for block in blocks(page) for each in shown_in(block)]
+    shown = [each.command for block in blocks(page) for each in commands_of(block)]
     return [command for command in shown if any(fnmatchcase(command, row) for row in NOT_RUN)]
 
 
-def test_every_block_is_run_or_says_why_not() -> None:
+def test_every_block_is_run_or_listed_as_not_run() -> None:
     for block in (block for page in pages() for block in blocks(page)):
         if block.language in NEVER_RUN:
             continue
         assert block.language in {"console", "python"}, (
-            f"{block.place}: what is '{block.language}'?"
+            f"{block.place}: unknown language '{block.language}'"
         )
         if block.language == "python":
             assert block.page in PYTHON, f"{block.place} is never run"
-        elif block.page not in (*ON_ONE_STACK, *ON_ANOTHER, *FROM_AN_EMPTY_FOLDER, *ANYWHERE):
+        elif block.page not in (*ON_ONE_STACK, *ON_ANOTHER_STACK, *FROM_AN_EMPTY_FOLDER, *ANYWHERE):
             for shown in commands(block):
                 assert shown.command in not_run(block.page), (
                     f"{block.page}:{shown.line} is never run"
                 )
 
 
-def test_every_command_that_is_not_run_is_on_a_page() -> None:
-    shown = [each.command for page in pages() for block in blocks(page) for each in shown_in(block)]
+def test_every_command_listed_as_not_run_is_on_a_page() -> None:
+    shown = [
+        each.command for page in pages() for block in blocks(page) for each in commands_of(block)
+    ]
     for row in NOT_RUN:
         assert any(fnmatchcase(command, row) for command in shown), f"no page shows '{row}'"
 
@@ -126,31 +128,31 @@ def test_every_command_that_is_not_run_is_on_a_page() -> None:
 @pytest.mark.end_to_end
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
-    "on_one_stack",
+    "shared_pages",
     [
         ON_ONE_STACK,
-        pytest.param(ON_ANOTHER, marks=pytest.mark.slow),
+        pytest.param(ON_ANOTHER_STACK, marks=pytest.mark.slow),
         FROM_AN_EMPTY_FOLDER,
     ],
     ids=["cli", "decommission", "first-store"],
 )
-def test_the_commands_of_the_pages_do_what_they_show(
-    on_one_stack: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_commands_on_a_cluster_print_the_shown_output(
+    shared_pages: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("STELE_ACTOR", "ada")
     with Reader(tmp_path) as reader:
-        for page in on_one_stack:
+        for page in shared_pages:
             for block in blocks(page):
                 if block.language == "console":
                     reader.read(block, not_run(page))
-            if page not in FROM_AN_EMPTY_FOLDER:  # which ends without a stack
+            if page not in FROM_AN_EMPTY_FOLDER:  # that page ends without a stack
                 reader.use_stack()
     assert not reader.differences, "\n\n".join(reader.differences)
 
 
 @pytest.mark.parametrize("page", ANYWHERE)
-def test_the_commands_that_need_no_cluster_do_what_they_show(
+def test_commands_without_a_cluster_print_the_shown_output(
     page: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(REPOSITORY)
@@ -162,18 +164,18 @@ def test_the_commands_that_need_no_cluster_do_what_they_show(
 
 
 @pytest.mark.parametrize("numbers", [[], [7, -7], [1000, -1000], [1 << 40, -1 << 63]])
-async def test_a_column_is_read_as_its_page_says(numbers: list[int]) -> None:
+async def test_example_decodes_a_column_of_numbers(numbers: list[int]) -> None:
     names: dict[str, object] = {"column": NumberColumn.of(np.array(numbers, np.int64)).raw}
     await execute(python_block("docs/reference/log.md"), names)
     assert names["numbers"] == numbers
 
 
-async def test_a_client_routes_as_the_page_says() -> None:
+async def test_example_of_a_client_routes_requests() -> None:
     site, sent = Site(three_nodes()[0]), list[tuple[str, int]]()
     site.give(len(site.history.epochs))
 
     async def send(place: Place, replicas: Replicas, value: bytes) -> None:
-        """One replica refuses the first version that it is sent."""
+        """Refuse the first request as one with a stale route."""
         sent.append((place.address, replicas.version))
         if len(sent) == 1:
             raise StaleRoute(replicas.epoch)
@@ -189,9 +191,7 @@ async def test_a_client_routes_as_the_page_says() -> None:
 
 
 @pytest.mark.broker
-async def test_the_agent_is_embedded_as_its_page_says(
-    kafka: str, topics: str, tmp_path: Path
-) -> None:
+async def test_example_of_an_embedded_agent_serves(kafka: str, topics: str, tmp_path: Path) -> None:
     served = list[str]()
 
     async def serve(agent: Agent) -> None:
@@ -204,9 +204,7 @@ async def test_the_agent_is_embedded_as_its_page_says(
 
 
 @pytest.mark.broker
-async def test_a_store_is_embedded_as_its_page_says(
-    kafka: str, topics: str, tmp_path: Path
-) -> None:
+async def test_example_of_an_embedded_store_serves(kafka: str, topics: str, tmp_path: Path) -> None:
     served = list[str]()
 
     async def serve(member: Member, store: object) -> None:
@@ -225,9 +223,7 @@ async def test_a_store_is_embedded_as_its_page_says(
     assert served == ["n7 Shelf 5"]
 
 
-async def test_versions_and_sessions_are_checked_as_the_page_says(
-    redis_url: str, cluster: str
-) -> None:
+async def test_example_checks_version_session_and_log_id(redis_url: str, cluster: str) -> None:
     world = await GuardedWorld.make()
     world.world.start_join()
     while not world.world.session:
@@ -238,7 +234,7 @@ async def test_versions_and_sessions_are_checked_as_the_page_says(
     block = python_block("docs/concepts/sessions.md")
     async with Redis.from_url(redis_url) as redis:
         try:
-            await until_shown(redis, cluster)
+            await wait_for_guard(redis, cluster)
             names = {
                 "redis": redis,
                 "cluster": cluster,
@@ -257,8 +253,8 @@ async def test_versions_and_sessions_are_checked_as_the_page_says(
             await world.proofs.close()
 
 
-async def until_shown(redis: Redis, cluster: str) -> None:
-    async with asyncio.timeout(SHOWN_WITHIN_S):
+async def wait_for_guard(redis: Redis, cluster: str) -> None:
+    async with asyncio.timeout(GUARD_TIMEOUT_S):
         while True:
             try:
                 await read_guard(redis, cluster)

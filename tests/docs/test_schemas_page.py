@@ -1,8 +1,8 @@
-"""The page of schemas is what the schemas say."""
+"""The page of schemas agrees with the schemas."""
 
 from tests.docs.schemas_page import PAGE, page_with
 
 
-def test_the_page_is_made_from_the_schemas() -> None:
+def test_page_is_up_to_date_with_the_schemas() -> None:
     page = PAGE.read_text()
-    assert page == page_with(page), "python -m tests.docs.schemas_page writes it anew"
+    assert page == page_with(page), "run `python -m tests.docs.schemas_page`"

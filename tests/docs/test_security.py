@@ -1,4 +1,4 @@
-"""Statements of the page on access rights hold for the product: a new lock needs a change here."""
+"""Statements of the security guide agree with the product."""
 
 from __future__ import annotations
 
@@ -12,9 +12,8 @@ from tests.domain.history import three_nodes
 PAGE = (REPOSITORY / "docs" / "guides" / "secure.md").read_text()
 
 
-def test_whoever_claims_the_coordinators_office_has_it_until_the_coordinator_claims_it_again() -> (
-    None
-):
+def test_any_process_can_claim_the_coordinator_term_until_the_next_claim() -> None:
+    """The guide says so. If the product restricts the claim, change the guide and this test."""
     assert "can claim the coordinator's term" in PAGE
     history, _ = three_nodes()
     term = history.image.topology.coordinator.term
@@ -23,6 +22,6 @@ def test_whoever_claims_the_coordinators_office_has_it_until_the_coordinator_cla
         assert history.image.topology.coordinator.holder == holder
 
 
-def test_all_variables_of_how_brokers_are_reached_are_named() -> None:
+def test_guide_lists_all_kafka_variables() -> None:
     named = re.findall(r"^\| `(STELE_KAFKA_\w+)` \|", PAGE, re.MULTILINE)
     assert named == [variable_of(each) for each in KafkaSettings.__struct_fields__]

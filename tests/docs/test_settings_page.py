@@ -1,4 +1,4 @@
-"""The page of settings is what the code reads, and other pages name only variables that are read."""
+"""The page of settings agrees with the code, and other pages name only variables of that page."""
 
 from __future__ import annotations
 
@@ -17,34 +17,34 @@ ELSEWHERE = {
     "STELE_SKIP_BROWSER": "tests",
     "STELE_TEST_SPAWN": "tests",
 }
-"""Variables that are on other pages alone, and what reads them."""
+"""Variables that only other pages name, and their readers."""
 
 
-def test_the_page_is_made_from_the_code() -> None:
+def test_page_is_up_to_date_with_the_code() -> None:
     page = PAGE.read_text()
-    assert page == page_with(page), "python -m tests.docs.settings_page writes it anew"
+    assert page == page_with(page), "run `python -m tests.docs.settings_page`"
 
 
-def test_it_has_all_that_all_processes_read() -> None:
+def test_common_settings_are_complete() -> None:
     assert set(COMMON) == {each.name for each in own_fields(ServiceSettings, KafkaSettings)}
 
 
-def test_it_has_every_kind_of_process() -> None:
+def test_page_has_every_kind_of_process() -> None:
     folders = (REPOSITORY / "services" / "stele").glob("*/settings.py")
     there = {f"stele.{path.parent.name}.settings" for path in folders}
     assert there == {kind.settings.__module__ for kind in KINDS} | {ServiceSettings.__module__}
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=[kind.title for kind in KINDS])
-def test_a_file_of_variables_may_be_shared(kind: Kind) -> None:
-    """A process does not take a variable of another kind for a misspelt one."""
+def test_processes_of_all_kinds_may_share_an_environment_file(kind: Kind) -> None:
+    """A process does not report variables of another kind as misspelt."""
     named = dict.fromkeys(VARIABLE.findall(PAGE.read_text()), "")
     own = {variable_of(each.name) for each in fields(kind.settings)}
     assert own < set(named)
     assert not list(misspelt(kind.settings, named))
 
 
-def test_every_service_is_on_the_page_of_those_that_are_run_by_hand() -> None:
+def test_run_processes_page_lists_every_service() -> None:
     page = (REPOSITORY / "docs" / "guides" / "run_processes.md").read_text()
     modules = {f"stele.{kind.settings.__module__.split('.')[1]}" for kind in KINDS} - {
         "stele.agent"
@@ -52,7 +52,7 @@ def test_every_service_is_on_the_page_of_those_that_are_run_by_hand() -> None:
     assert not sorted(module for module in modules if f"| `{module}`" not in page)
 
 
-def test_every_variable_of_every_page_is_on_it() -> None:
+def test_variables_of_all_pages_are_on_the_settings_page() -> None:
     known = {*VARIABLE.findall(PAGE.read_text()), *ELSEWHERE}
     named = {
         (name, page)

@@ -1,4 +1,4 @@
-"""The site that `make docs` builds: every page is in it, can be searched, and no link leads nowhere."""
+"""The site that `make docs` builds has every page and a search, and no dead link."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LINK = re.compile(r"\]\((?!https?://|#)([^)#\s]+)")
 
 
 def build(docs: Path, work: Path) -> subprocess.CompletedProcess[str]:
-    """With our settings, from pages in another folder."""
+    """Build a site from the pages in ``docs`` with the settings of the repository."""
     settings = work / "mkdocs.yml"
     ours = REPOSITORY / "mkdocs.yml"
     lines = [f"INHERIT: {ours}", f"docs_dir: {docs}", f"site_dir: {work / 'site'}"]
@@ -36,7 +36,7 @@ def build(docs: Path, work: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_the_site_has_every_page_and_a_search(tmp_path: Path) -> None:
+def test_site_has_every_page_in_its_search_index(tmp_path: Path) -> None:
     built = build(REPOSITORY / "docs", tmp_path)
     assert built.returncode == 0, built.stderr
     index = json.loads((tmp_path / "site" / "search" / "search_index.json").read_text())
@@ -49,7 +49,7 @@ def test_the_site_has_every_page_and_a_search(tmp_path: Path) -> None:
     assert names <= found
 
 
-def test_the_site_loads_nothing_from_the_network(tmp_path: Path) -> None:
+def test_site_loads_scripts_and_styles_from_itself(tmp_path: Path) -> None:
     docs = tmp_path / "docs"
     docs.mkdir()
     (docs / "README.md").write_text("# Title\n\n```mermaid\nflowchart LR\n  a --> b\n```\n")
@@ -61,12 +61,12 @@ def test_the_site_loads_nothing_from_the_network(tmp_path: Path) -> None:
     for script in scripts:
         assert (tmp_path / "site" / script.partition("?")[0]).is_file(), script
     assert ("mermaid.min.js" in page) is ('class="mermaid"' in page), (
-        "the copy draws, or nothing does"
+        "the page loads Mermaid if and only if it has a diagram"
     )
 
 
 @pytest.mark.parametrize("link", ["nowhere.md", "README.md#nothing-here", "/absolute.md"])
-def test_a_dead_link_fails_the_site(tmp_path: Path, link: str) -> None:
+def test_dead_link_fails_the_build(tmp_path: Path, link: str) -> None:
     docs = tmp_path / "docs"
     docs.mkdir()
     page = docs / "README.md"
@@ -79,7 +79,7 @@ def test_a_dead_link_fails_the_site(tmp_path: Path, link: str) -> None:
 
 
 @pytest.mark.parametrize("page", AT_THE_ROOT)
-def test_what_the_first_pages_point_to_is_there(page: str) -> None:
+def test_links_of_the_first_pages_exist(page: str) -> None:
     links = LINK.findall((REPOSITORY / page).read_text())
     assert links
     assert not [link for link in links if not (REPOSITORY / link).exists()]

@@ -1,4 +1,4 @@
-"""The page of stories lists the sentences that there are, and its own story goes as it is written."""
+"""The page of stories lists all sentences, and its example story passes."""
 
 from pathlib import Path
 
@@ -7,12 +7,12 @@ from tests.docs.pages import blocks
 from tests.docs.stories_page import PAGE, page_with
 
 
-def test_the_page_is_made_from_the_sentences() -> None:
+def test_page_is_up_to_date_with_the_sentences() -> None:
     page = PAGE.read_text()
-    assert page == page_with(page), "python -m tests.docs.stories_page writes it anew"
+    assert page == page_with(page), "run `python -m tests.docs.stories_page`"
 
 
-def test_the_story_on_the_page_goes_as_it_is_written(tmp_path: Path) -> None:
+def test_story_on_the_page_passes(tmp_path: Path) -> None:
     [story] = [block for block in blocks("docs/internals/stories.md") if block.language == "text"]
     path = tmp_path / "shown.txt"
     path.write_text("\n".join(story.lines))

@@ -1,4 +1,4 @@
-"""The page's table of a migration's stages is the code's."""
+"""The table of migration stages on the page agrees with the code."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SIDES: dict[object, tuple[str, str]] = {
     transition.finish: ("next", "next"),
     transition.rollback: ("previous", "previous"),
 }
-"""Readers and writers after a change of the map."""
+"""Write and read selectors after a change of the map."""
 
 
 def shown() -> list[tuple[str, ...]]:
@@ -27,7 +27,7 @@ def shown() -> list[tuple[str, ...]]:
     ]
 
 
-def test_the_page_has_every_stage_with_its_selectors_and_edges() -> None:
+def test_page_lists_stages_with_selectors_and_edges() -> None:
     sides = "previous", "previous"
     expected = list[tuple[str, ...]]()
     for name, state in TABLET_MIGRATION.states.items():

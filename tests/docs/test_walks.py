@@ -11,7 +11,7 @@ HOP = re.compile(r"^(\w[\w.]*) {2,}([\w.]+) {2,}\S", re.MULTILINE)
 
 
 @pytest.mark.parametrize(("package", "name"), sorted({*HOP.findall(PAGE.read_text())}))
-def test_a_hop_names_a_function_of_its_package(package: str, name: str) -> None:
+def test_hops_name_functions_of_their_package(package: str, name: str) -> None:
     *owner, function = name.split(".")
     wanted = [rf"^class {each}\b" for each in owner] + [rf"\bdef {function}\("]
     sources = (ROOT / "services/stele" / package.replace(".", "/")).rglob("*.py")

@@ -29,7 +29,7 @@ from stele.log.codec import (
 )
 from stele.log.schemas import HEADER_BYTES, header_of, schema_folder
 from stele.runtime.kafka import topic_specs
-from tests.docs.pages import REPOSITORY, made_anew
+from tests.docs.pages import REPOSITORY, with_generated_part
 
 PAGE = REPOSITORY / "docs" / "reference" / "topics.md"
 REPLICATION_FACTOR = 3
@@ -44,7 +44,7 @@ AT_MS = 1_700_000_000_000
 
 
 class Sample(NamedTuple):
-    """A topic, who writes it, a message, and how it is encoded and decoded."""
+    """A sample message of a topic, with its writers, its encoder and its decoder."""
 
     topic: str
     schema: str
@@ -185,7 +185,7 @@ class Piece(NamedTuple):
 
 
 def pieces(sample: Sample) -> list[Piece]:
-    """The body field by field, each encoded alone: together they are the body."""
+    """Split the body into its fields. Their bytes together are the body."""
     schema = fastavro.schema.load_schema(schema_folder() / f"{sample.schema}.avsc")
     body = sample.encode(sample.message)[HEADER_BYTES:]
     record = fastavro.schemaless_reader(io.BytesIO(body), schema, None)
@@ -201,7 +201,7 @@ def pieces(sample: Sample) -> list[Piece]:
         doc = str(field.get("doc", ""))
         found.append(Piece(field["name"], _kind(field["type"]), body[at : at + size], value, doc))
         at += size
-    assert at == len(body), "nothing is left over"
+    assert at == len(body), "the fields cover the body"
     return found
 
 
@@ -231,7 +231,7 @@ def sections() -> Iterator[str]:
 
 
 def _release(sample: Sample, encoded: bytes) -> str:
-    """Return a note if the sample is written in an older schema, for processes not upgraded yet."""
+    """Return a note if the sample is written in an older schema, so that older processes can read it."""
     newest = header_of(fastavro.schema.load_schema(schema_folder() / f"{sample.schema}.avsc"))
     if encoded[:HEADER_BYTES] == newest:
         return ""
@@ -240,7 +240,7 @@ def _release(sample: Sample, encoded: bytes) -> str:
 
 
 def _commands() -> Iterator[str]:
-    """Yield the commands by their senders, as their classes state them."""
+    """Yield the names of the commands, grouped by ``of_services``."""
     for whose, of_services in (
         ("Commands of people and their programs", False),
         ("Commands of services and nodes only", True),
@@ -291,7 +291,7 @@ def _json(message: Any) -> str:
 
 def page_with(page: str) -> str:
     """Return the page with new content between its marks."""
-    return made_anew(page, "topics", "".join(sections()))
+    return with_generated_part(page, "topics", "".join(sections()))
 
 
 if __name__ == "__main__":
