@@ -172,7 +172,7 @@ async def test_epochs_before_a_gap_that_do_not_lead_into_it_are_set_aside(
     await keeper.close()
 
 
-async def test_nothing_is_set_aside_behind_an_unfilled_gap(tmp_path: Path) -> None:
+async def test_epochs_behind_an_unfilled_gap_are_not_set_aside(tmp_path: Path) -> None:
     """It is unknown which of two histories is the log's."""
     own, other = story_of(LAST, "blue"), story_of(LAST, "green and more")
     archive = Archive(tmp_path / "own")
@@ -201,7 +201,7 @@ async def test_newest_epochs_are_filled_before_the_next_epoch_arrives(tmp_path: 
     await keeper.close()
 
 
-async def test_nothing_is_filled_while_this_replica_recovers_the_log(tmp_path: Path) -> None:
+async def test_gaps_are_not_filled_while_this_replica_recovers_the_log(tmp_path: Path) -> None:
     story = story_of(LAST, "blue")
     archive = Archive(tmp_path / "own")
     archive.segments.adopt(records_of(story)[10:])

@@ -110,7 +110,7 @@ async def test_missing_snapshot_is_computed_byte_for_byte(tmp_path: Path, at: in
     assert one.spans == [EpochSpan(at, LAST)]
 
 
-async def test_nothing_is_deleted_without_agreement_on_the_same_snapshot(
+async def test_trim_deletes_no_epoch_unless_replicas_agree_on_the_snapshot(
     tmp_path: Path,
 ) -> None:
     world = World(tmp_path)
@@ -168,7 +168,7 @@ async def test_epochs_that_the_store_lacks_are_kept(tmp_path: Path) -> None:
     assert world.spans == [EpochSpan(AT, LAST)]
 
 
-async def test_nothing_is_deleted_before_the_decision_is_archived(tmp_path: Path) -> None:
+async def test_trim_deletes_no_epoch_before_the_decision_is_archived(tmp_path: Path) -> None:
     """Otherwise a log recovered from the archive would lack the decision, and request deleted epochs."""
     world = World(tmp_path, last=LAST - 1)
     world.trim(AT, await world.agreed(AT))

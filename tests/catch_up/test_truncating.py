@@ -18,7 +18,7 @@ replace = msgspec.structs.replace
 @pytest.mark.parametrize(
     ("certain", "same_log", "deleted"), [(True, True, 7), (False, True, 0), (True, False, 0)]
 )
-async def test_nothing_is_deleted_while_the_log_is_in_doubt(
+async def test_truncation_deletes_no_record_while_the_log_is_in_doubt(
     certain: bool, same_log: bool, deleted: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Offsets of a lost or recovered log do not apply to the present topic."""

@@ -43,7 +43,9 @@ def state(
 
 
 @pytest.mark.parametrize("name", ["", "music", "music.songs"])
-def test_off_counts_its_times_from_the_request_id(server: Server, stele: Stele, name: str) -> None:
+def test_balance_off_counts_its_times_from_the_request_id(
+    server: Server, stele: Stele, name: str
+) -> None:
     server.answer("POST", "/v1/commands", OUTCOME)
     state(server)
     said = (
@@ -68,7 +70,7 @@ def test_off_counts_its_times_from_the_request_id(server: Server, stele: Stele, 
     ]
 
 
-def test_off_counts_the_moves_that_continue(server: Server, stele: Stele) -> None:
+def test_balance_off_prints_the_number_of_moves_that_continue(server: Server, stele: Stele) -> None:
     server.answer("POST", "/v1/commands", OUTCOME)
     of_another_user = {**MOVE, "request_id": "r-9", "actor": "ada"}
     state(server, MOVE, of_another_user)
@@ -80,7 +82,7 @@ def test_off_counts_the_moves_that_continue(server: Server, stele: Stele) -> Non
     assert ran.out.splitlines()[-1] == (
         "1 move or resize of the balancer continues; those that are not done after 60.0 s are cancelled"
     )
-    assert "goes on" not in stele("balance", "off", "jazz").out
+    assert "continues" not in stele("balance", "off", "jazz").out
 
 
 @pytest.mark.parametrize(
@@ -119,7 +121,7 @@ def test_empty_duration_is_refused() -> None:
         span_ms("", "--for")
 
 
-def test_on_lists_levels_that_are_still_off(server: Server, stele: Stele) -> None:
+def test_balance_on_lists_levels_that_are_still_off(server: Server, stele: Stele) -> None:
     server.answer("POST", "/v1/commands", OUTCOME)
     state(server, cluster=OFF, table={**OFF, "until_ms": 0})
     ran = stele("balance", "on", "music")

@@ -31,7 +31,7 @@ def test_list_shows_members_and_services(server: Server, stele: Stele) -> None:
     assert "n9" not in shown.out
 
 
-def test_list_as_json(server: Server, stele: Stele) -> None:
+def test_list_as_json_has_features_services_and_nodes(server: Server, stele: Stele) -> None:
     features(server)
     found = json.loads(stele("features", "list", "--json").out)
     assert found["features"] == ["rounds"]

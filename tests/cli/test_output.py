@@ -38,7 +38,7 @@ def test_duration_has_two_units_at_most(seconds: float | None, shown: str) -> No
     assert duration(seconds) == shown
 
 
-def test_percent_of_nothing_is_empty() -> None:
+def test_percent_of_zero_is_empty() -> None:
     assert percent(1, 0) == ""
     assert percent(1, 4) == "25.0 %"
 

@@ -450,7 +450,7 @@ def test_unreadable_promise_counts_as_no_answer(
 
 
 @pytest.mark.parametrize("name", ["cu-nine", "cu", "http://127.0.0.1:9"])
-def test_without_needs_a_known_replica(
+def test_without_option_needs_a_known_replica(
     server: Server, stele: Stele, replicas: list[str], name: str
 ) -> None:
     ran = stele("recover", "--dry-run", "--without", name)
@@ -577,7 +577,7 @@ def test_recovery_needs_a_reason(server: Server, stele: Stele, replicas: list[st
     assert not server.asked
 
 
-def test_only_limits_the_processes_that_are_read(
+def test_only_option_limits_the_processes_that_are_read(
     server: Server, stele: Stele, replicas: list[str]
 ) -> None:
     """A backup that is restored elsewhere contains the addresses of the live cluster."""
@@ -595,7 +595,7 @@ def test_only_limits_the_processes_that_are_read(
         assert paths_read(server) == asked
 
 
-def test_only_is_an_address_or_a_service(stele: Stele, replicas: list[str]) -> None:
+def test_only_option_must_be_an_address_or_a_service(stele: Stele, replicas: list[str]) -> None:
     ran = stele("recover", "--dry-run", "--only", "http://")
     assert ran.exit_code == 2
     assert "is no address of a service" in ran.err

@@ -154,7 +154,7 @@ def test_every_id_of_a_silent_address_is_listed(
     assert stele("recover", "--dry-run", "--without", replicas[1]).exit_code == 0
 
 
-def test_without_refuses_an_id_of_two_silent_addresses(
+def test_without_option_refuses_an_id_of_two_silent_addresses(
     server: Server, stele: Stele, replicas: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     more = [f"{server.url}/three", f"{server.url}/four"]

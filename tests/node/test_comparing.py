@@ -104,7 +104,7 @@ def test_one_differing_row_moves_at_most_one_leaf(there: set[int], data: st.Data
     assert sum(digest.keys for digest in equal) == len(theirs) - len(come)
 
 
-def test_nothing_moves_between_equal_replicas() -> None:
+def test_equal_replicas_exchange_no_rows() -> None:
     rows: Rows = dict.fromkeys(range(1000), (5, False, b"v"))
     assert found_by(rows, rows)[0] == []
     assert found_by(rows, {})[0] == [], "what the other has not it cannot give"

@@ -93,7 +93,7 @@ def node_behind(gate: Any, image: Image = EMPTY) -> httpx.AsyncClient:
         ("POST", BACKUP_PATH),
     ],
 )
-async def test_nothing_is_served_before_the_gate_opens(code: str, method: str, path: str) -> None:
+async def test_requests_before_the_gate_opens_are_503(code: str, method: str, path: str) -> None:
     """The handlers have no node behind them. Any use of it would fail."""
     async with node_behind(ShutGate(code)) as client:
         answer = await client.request(method, path, content=encode([]))

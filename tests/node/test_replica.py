@@ -118,7 +118,7 @@ async def moved(world: World) -> bytes:
     return world.key_that_changes()
 
 
-async def test_a_version_below_the_fence_of_its_range_is_refused_and_writes_nothing(
+async def test_write_with_a_version_below_the_fence_of_its_range_is_refused(
     world: World, node: Node
 ) -> None:
     key = await moved(world)
@@ -128,7 +128,7 @@ async def test_a_version_below_the_fence_of_its_range_is_refused_and_writes_noth
     assert await node.stored(key) is None
 
 
-async def test_a_version_below_the_fence_is_served_where_the_range_did_not_change(
+async def test_version_below_the_fence_is_served_if_its_range_is_unchanged(
     world: World, node: Node
 ) -> None:
     await moved(world)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from stele.runtime.live_flow import FetchAnswer, Tail
 
 
-def test_nothing_is_confirmed_before_every_partition_answered() -> None:
+def test_time_is_confirmed_only_after_every_partition_answered() -> None:
     tail = Tail()
     tail.start({0: 10, 1: 0}, {0: 10, 1: 0}, 100.0)
     assert tail.look({}, 101.0) is None
@@ -21,7 +21,7 @@ def test_answer_confirms_the_time_of_the_previous_look() -> None:
     assert tail.look({0: FetchAnswer(10, 2)}, 100.75) == 100.5
 
 
-def test_undelivered_records_confirm_nothing() -> None:
+def test_time_is_not_confirmed_while_records_are_undelivered() -> None:
     tail = Tail()
     tail.start({0: 10}, {0: 10}, 100.0)
     assert tail.look({0: FetchAnswer(12, 1)}, 101.0) is None

@@ -182,7 +182,7 @@ def test_past_state_is_exact_and_a_future_epoch_is_404(shared: MetadataLog) -> N
     assert answer.json()["details"]["newest"] == shared.get("/v1/state")["epoch"]
 
 
-def test_diff_and_pages_of_epochs(shared: MetadataLog) -> None:
+def test_diff_and_pages_of_epochs_have_the_selected_facts(shared: MetadataLog) -> None:
     first = shared.set("d", "1")["epoch"]
     last = shared.set("d", "2")["epoch"]
     found = shared.get("/v1/diff", **{"from": first, "to": last})

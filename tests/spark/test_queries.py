@@ -53,7 +53,7 @@ def test_each_query_of_the_page_returns_rows(block: Block, tables: Path) -> None
 
 
 @pytest.mark.parametrize("block", of_page("python"), ids=lambda block: block.place)
-def test_the_python_of_the_page_runs(
+def test_python_blocks_of_the_page_run(
     block: Block, tables: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tables.parent / "work").mkdir(exist_ok=True)
