@@ -174,7 +174,7 @@ async def a_session_closes(company: Company) -> None:
     def in_use() -> bool:
         return session in company.watch.sessions_of(target)
 
-    await company.until(in_use, "session-is-told", target, "session in use", ANSWER_S)
+    await company.until(in_use, "session-is-reported", target, "session in use", ANSWER_S)
     requests = company.image.requests.open.values()
     moving = next(r for r in requests if r.moves_replica)
     await company.command(Cancel(moving.request_id))

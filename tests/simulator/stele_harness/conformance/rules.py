@@ -16,7 +16,7 @@ RULES: Final[dict[str, str]] = {
     "acknowledged-is-kept": "After a restart no ack tells an older version or fence than was told before.",
     "version-in-use": "`oldest_version_in_use` is at most `version`.",
     "session-ends": "A session that has closed is not in `sessions_in_use` for longer than five seconds.",
-    "session-is-told": "While work runs, its session is in `sessions_in_use`.",
+    "session-is-reported": "While work runs, its session is in `sessions_in_use`.",
     "heartbeat": "While it runs and can read the log, acks come at least every five seconds.",
     "reads-on": "Each epoch is acknowledged within five seconds.",
     "order-is-answered": "An order that is accepted is reported on within five seconds.",
