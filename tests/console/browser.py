@@ -34,9 +34,10 @@ def chromium() -> Iterator[Browser]:
         pytest.skip("STELE_SKIP_BROWSER is set")
     expect.set_options(timeout=DEADLINE_MS)
     sandbox = ["--no-sandbox"] if os.geteuid() == 0 else []
+    program = executable()  # before Playwright starts: it asks Playwright for its own Chromium
     with sync_playwright() as playwright:
         try:
-            browser = playwright.chromium.launch(executable_path=executable(), args=sandbox)
+            browser = playwright.chromium.launch(executable_path=program, args=sandbox)
         except Error as error:
             pytest.fail(
                 f"Cannot start Chromium: {str(error).splitlines()[0]}."
