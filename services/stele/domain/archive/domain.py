@@ -52,9 +52,9 @@ from stele.domain.archive.model import (
     archive_summary,
     replica_summaries,
 )
+from stele.domain.archive.retention import choose_members
 from stele.domain.registry_entry import Domain
 from stele.domain.tables import Json, changed_fields, changed_rows, row_json, sorted_values
-from stele.domain.topology.operations.reconfigure_catch_up import choose_members
 
 replace = msgspec.structs.replace
 

@@ -6,6 +6,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Set
 from typing import Final, NamedTuple
 
+import msgspec
+
 from stele.domain.archive.model import (
     ARCHIVE_KEEP_DAYS,
     ARCHIVE_KEEP_EPOCHS,
@@ -18,8 +20,10 @@ from stele.domain.archive.model import (
     AgreedSnapshot,
     ArchiveImage,
     ArchiveTrimmed,
+    ChooseMembers,
     LogReader,
     Replica,
+    ReplicaChanged,
     TrimAgreed,
     Trimming,
     TrimProposed,
@@ -31,9 +35,15 @@ from stele.domain.archive.model import (
     has_all,
     majority,
 )
+from stele.domain.base import Rejection
+from stele.domain.context import Context, Decision
 from stele.domain.image import Image
-from stele.domain.names import ReplicaState
-from stele.domain.requests.model import state_time_ms
+from stele.domain.names import ReplicaState, RequestStatus
+from stele.domain.requests.model import Request, RequestChanged, state_time_ms
+from stele.domain.requests.rows import started
+from stele.domain.topology.guards import overtaken, request_in_term
+
+replace = msgspec.structs.replace
 
 ANY_DC: Final = ""
 """Key in a replication for copies that may be in any dc."""
@@ -160,6 +170,67 @@ def why_not_member(image: Image, replica_id: str) -> str:
         f"{replica_id} to have a snapshot of epoch {to_epoch} or later, and all epochs from {from_epoch} on;"
         f" {found}"
     )
+
+
+def choose_members(context: Context, command: ChooseMembers) -> Decision:
+    """Record the choice for the request whose turn it is, or another choice while it runs.
+
+    A joining replica that is not chosen becomes a candidate again.
+    """
+    image, archive = context.image, context.image.archive
+    request = request_in_term(image, command.term, command.target)
+    if isinstance(request, Rejection):
+        return request
+    if request not in image.requests.reconfigurations()[:1]:
+        return overtaken(image, f"It is not the turn of request {request.request_id}.")
+    pending = request.status is RequestStatus.PENDING
+    # The same choice again would change nothing.
+    is_known = command.members == request.members and not pending
+    if command.as_of_epoch != archive.changed_epoch or is_known:
+        return overtaken(image, "The catch-up replicas have changed since they were chosen.")
+    refused = _check_choice(archive, request, command.members)
+    if refused is not None:
+        return refused
+    row = replace(started(context, request) if pending else request, members=command.members)
+    return RequestChanged(row), *back_to_candidates(context.epoch, archive, command.members)
+
+
+def _check_choice(
+    archive: ArchiveImage, request: Request, members: tuple[str, ...]
+) -> Rejection | None:
+    """Refuse unless each replica is known and there are no more than the request asks for."""
+    wanted = ARCHIVE_REPLICATION.parsed(request.archive_replication) or {}
+    known = {name for name in members if name in archive.replicas}
+    dcs = Counter(archive.replicas[name].dc for name in known)
+    most = wanted.get(ANY_DC, 0)
+    within = dcs.total() <= most or all(count <= wanted.get(dc, 0) for dc, count in dcs.items())
+    if known and len(known) == len(members) and within:
+        return None
+    return Rejection(
+        "bad_members",
+        f"{', '.join(members)[:200] or 'Nobody'} cannot be the members: {request.archive_replication} are"
+        " asked for, each of them a catch-up replica that is known, and at least one.",
+        "Read the newest state and choose again.",
+    )
+
+
+def back_to_candidates(
+    epoch: int, archive: ArchiveImage, members: tuple[str, ...]
+) -> Iterable[ReplicaChanged]:
+    """Return joining replicas outside of ``members`` to candidates."""
+    joining = archive.of_state(ReplicaState.JOINING)
+    return (
+        with_state(epoch, archive, name, ReplicaState.CANDIDATE)
+        for name in joining
+        if name not in members
+    )
+
+
+def with_state(
+    epoch: int, archive: ArchiveImage, replica_id: str, state: ReplicaState
+) -> ReplicaChanged:
+    replica: Replica = replace(archive.replicas[replica_id], state=state, since_epoch=epoch)
+    return ReplicaChanged(replica)
 
 
 # The epoch at which the archive may begin: old enough by the settings, and agreed by a majority.

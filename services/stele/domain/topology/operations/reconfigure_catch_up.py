@@ -11,7 +11,6 @@ It can be cancelled until it is done. A joining replica becomes a candidate agai
 stays one.
 """
 
-from collections import Counter
 from collections.abc import Iterable
 from typing import Final
 
@@ -20,17 +19,16 @@ import msgspec
 from stele.domain.archive.model import (
     ARCHIVE_REPLICATION,
     ArchiveImage,
-    ChooseMembers,
-    Replica,
-    ReplicaChanged,
     SnapshotAsked,
 )
 from stele.domain.archive.retention import (
     ANY_DC,
+    back_to_candidates,
     choose,
     wanted_members,
     why_not_member,
     why_not_without,
+    with_state,
 )
 from stele.domain.base import Rejection
 from stele.domain.context import Context, Decision, bad_name
@@ -38,9 +36,9 @@ from stele.domain.facts import AnyFact
 from stele.domain.features.model import SettingChanged
 from stele.domain.image import Image
 from stele.domain.names import ReplicaState, RequestKind, RequestStatus
-from stele.domain.requests.model import Request, RequestChanged
-from stele.domain.requests.rows import ended, new_request, started
-from stele.domain.topology.guards import overtaken, request_in_term
+from stele.domain.requests.model import Request
+from stele.domain.requests.rows import ended, new_request
+from stele.domain.topology.guards import overtaken
 from stele.domain.topology.operations.base import (
     GLOBAL_PRIORITY,
     MissingCondition,
@@ -152,48 +150,6 @@ def may_be_chosen(archive: ArchiveImage, request: Request, replica_id: str) -> b
     return replica_id in request.members or replica_id not in archive.members()
 
 
-def choose_members(context: Context, command: ChooseMembers) -> Decision:
-    """Record the choice for the request whose turn it is, or another choice while it runs.
-
-    A joining replica that is not chosen becomes a candidate again.
-    """
-    image, archive = context.image, context.image.archive
-    request = request_in_term(image, command.term, command.target)
-    if isinstance(request, Rejection):
-        return request
-    if request not in image.requests.reconfigurations()[:1]:
-        return overtaken(image, f"It is not the turn of request {request.request_id}.")
-    pending = request.status is RequestStatus.PENDING
-    # The same choice again would change nothing.
-    is_known = command.members == request.members and not pending
-    if command.as_of_epoch != archive.changed_epoch or is_known:
-        return overtaken(image, "The catch-up replicas have changed since they were chosen.")
-    refused = _check_choice(archive, request, command.members)
-    if refused is not None:
-        return refused
-    row = replace(started(context, request) if pending else request, members=command.members)
-    return RequestChanged(row), *_back_to_candidates(context.epoch, archive, command.members)
-
-
-def _check_choice(
-    archive: ArchiveImage, request: Request, members: tuple[str, ...]
-) -> Rejection | None:
-    """Refuse unless each replica is known and there are no more than the request asks for."""
-    wanted = ARCHIVE_REPLICATION.parsed(request.archive_replication) or {}
-    known = {name for name in members if name in archive.replicas}
-    dcs = Counter(archive.replicas[name].dc for name in known)
-    most = wanted.get(ANY_DC, 0)
-    within = dcs.total() <= most or all(count <= wanted.get(dc, 0) for dc, count in dcs.items())
-    if known and len(known) == len(members) and within:
-        return None
-    return Rejection(
-        "bad_members",
-        f"{', '.join(members)[:200] or 'Nobody'} cannot be the members: {request.archive_replication} are"
-        " asked for, each of them a catch-up replica that is known, and at least one.",
-        "Read the newest state and choose again.",
-    )
-
-
 def missing(image: Image, request: Request) -> MissingCondition | None:
     """Return the condition that its next step waits for."""
     archive, first = image.archive, image.requests.reconfigurations()[0]
@@ -228,15 +184,15 @@ def step(context: Context, request: Request) -> tuple[AnyFact, ...]:
     """Change the state of one replica; or end, if all have their wanted state."""
     image, archive, epoch = context.image, context.image.archive, context.epoch
     for replica_id in archive.of_state(ReplicaState.JOINING):
-        return (_changed(epoch, archive, replica_id, ReplicaState.MEMBER),)
+        return (with_state(epoch, archive, replica_id, ReplicaState.MEMBER),)
     for replica_id in _to_come(archive, request):
-        joining = _changed(epoch, archive, replica_id, ReplicaState.JOINING)
+        joining = with_state(epoch, archive, replica_id, ReplicaState.JOINING)
         # The joining replica counts once it has announced this snapshot.
         return joining, SnapshotAsked(epoch)
     # Additions come before removals, so the archive never has fewer members than needed.
     for replica_id in _to_go(archive, request):
         if not why_not_without(image, replica_id):
-            return (_changed(epoch, archive, replica_id, ReplicaState.CANDIDATE),)
+            return (with_state(epoch, archive, replica_id, ReplicaState.CANDIDATE),)
     return ended(context, image, request, RequestStatus.DONE, "")
 
 
@@ -257,26 +213,7 @@ def foreseen(image: Image, request: Request) -> tuple[str, ...]:
 def on_ended(image: Image, request: Request) -> Iterable[AnyFact]:
     """Return joining replicas to candidates, if it was this request's turn."""
     if request.started_epoch:
-        yield from _back_to_candidates(image.epoch + 1, image.archive, ())
-
-
-def _back_to_candidates(
-    epoch: int, archive: ArchiveImage, members: tuple[str, ...]
-) -> Iterable[ReplicaChanged]:
-    """Return joining replicas outside of ``members`` to candidates."""
-    joining = archive.of_state(ReplicaState.JOINING)
-    return (
-        _changed(epoch, archive, name, ReplicaState.CANDIDATE)
-        for name in joining
-        if name not in members
-    )
-
-
-def _changed(
-    epoch: int, archive: ArchiveImage, replica_id: str, state: ReplicaState
-) -> ReplicaChanged:
-    replica: Replica = replace(archive.replicas[replica_id], state=state, since_epoch=epoch)
-    return ReplicaChanged(replica)
+        yield from back_to_candidates(image.epoch + 1, image.archive, ())
 
 
 RECONFIGURE_CATCH_UP: Final = Operation(
