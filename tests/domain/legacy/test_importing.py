@@ -26,6 +26,7 @@ from stele.domain.schema.domain import SCHEMA_OBJECTS
 from stele.domain.schema.model import ColumnDefinition, TableCreation
 from stele.domain.schema.objects import ColumnKind
 from stele.domain.snapshot import facts_to_image, image_to_facts, state_hash
+from stele.domain.topology.rings import locations_now
 from tests.domain.legacy.samples import VERSION, example, simple_strategy_ranges, with_node
 from tests.domain.ring.rings import Ring, rings, some_rf
 
@@ -263,6 +264,6 @@ def test_described_ring_becomes_the_same_placement(ring: Ring, rf: dict[str, int
     assert [(row.start, row.end, [names[n] for n in row.reads]) for row in placement.rows] == [
         (row.start, row.end, [*row.reads]) for row in expected.rows
     ]
-    assert image.membership.locations() == {
+    assert locations_now(image) == {
         host_id(n): NodeLocation(place.dc, place.rack) for n, place in ring.locations.items()
     }

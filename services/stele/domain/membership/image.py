@@ -8,7 +8,6 @@ from immutables import Map
 
 from stele.domain.membership.model import Node
 from stele.domain.names import OWNS_TOKENS, STAYS, NodeState
-from stele.domain.ring.strategy import NodeLocation
 
 
 class MembershipImage(msgspec.Struct, frozen=True, dict=True):
@@ -65,8 +64,3 @@ class MembershipImage(msgspec.Struct, frozen=True, dict=True):
         """Return token -> owner for the nodes whose tokens are part of the ring."""
         owners = (node for node in self.nodes.values() if node.state in OWNS_TOKENS)
         return {token: node.node_id for node in owners for token in node.tokens}
-
-    def locations(self) -> dict[str, NodeLocation]:
-        """Return dc and rack of the nodes that have tokens in the ring."""
-        owners = (n for n in self.nodes.values() if n.state in OWNS_TOKENS and n.tokens)
-        return {node.node_id: NodeLocation(dc=node.dc, rack=node.rack) for node in owners}

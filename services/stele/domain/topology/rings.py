@@ -5,6 +5,7 @@ from collections.abc import Mapping
 import msgspec
 
 from stele.domain.image import Image
+from stele.domain.names import OWNS_TOKENS
 from stele.domain.ring.placement import Placement
 from stele.domain.ring.strategy import NodeLocation, placement_of
 
@@ -41,7 +42,14 @@ class Ring(msgspec.Struct, frozen=True):
 
 def ring_now(image: Image) -> Ring:
     """Return the ring of the nodes that own tokens, without any effect of open transitions."""
-    return Ring(image.membership.ring_tokens(), image.membership.locations())
+    return Ring(image.membership.ring_tokens(), locations_now(image))
+
+
+def locations_now(image: Image) -> dict[str, NodeLocation]:
+    """Return dc and rack of the nodes that have tokens in the ring."""
+    nodes = image.membership.nodes.values()
+    owners = (n for n in nodes if n.state in OWNS_TOKENS and n.tokens)
+    return {node.node_id: NodeLocation(dc=node.dc, rack=node.rack) for node in owners}
 
 
 def tokens_of_streams(image: Image) -> set[int]:

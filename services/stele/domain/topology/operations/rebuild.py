@@ -31,6 +31,7 @@ from stele.domain.topology.operations.base import Operation, Sources, State, no_
 from stele.domain.topology.operations.commands import Rebuild
 from stele.domain.topology.operations.leave import subjects
 from stele.domain.topology.operations.members import normal_member
+from stele.domain.topology.rings import locations_now
 
 
 def rebuild(context: Context, command: Rebuild) -> Decision:
@@ -113,7 +114,7 @@ def _plans(image: Image, node_id: str) -> dict[str, TransitionPlan]:
 
 
 def _check_others(image: Image, node: Node, command: Rebuild) -> Rejection | None:
-    locations = image.membership.locations()
+    locations = locations_now(image)
     others = {place.dc for other, place in locations.items() if other != node.node_id}
     if not others:
         return Rejection(
