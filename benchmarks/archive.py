@@ -25,9 +25,9 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.ring import Figure
-from stele.domain.archive.model import SNAPSHOT_EPOCHS
 from stele.domain.commands import AnyCommand, Envelope, FoundCluster, SetSetting
 from stele.domain.facts import Epoch
+from stele.domain.model.archive import SNAPSHOT_EPOCHS
 from stele.log.brokers import Brokers
 from stele.log.chain import FROZEN, FROZEN_BYTES
 from stele.log.codec import decode_epoch

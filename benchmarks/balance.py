@@ -19,11 +19,11 @@ from rich.box import MARKDOWN
 from rich.console import Console
 from rich.table import Table
 
-from stele.domain.balance.cluster import ClusterNode
-from stele.domain.balance.moves import ReplicaMove
-from stele.domain.balance.plan import plan_round, plan_to_fixed_point
-from stele.domain.balance.shares import Ints, Reals
-from stele.domain.balance.state import BalanceColumns
+from stele.domain.planner.cluster import ClusterNode
+from stele.domain.planner.moves import ReplicaMove
+from stele.domain.planner.plan import plan_round, plan_to_fixed_point
+from stele.domain.planner.shares import Ints, Reals
+from stele.domain.planner.state import BalanceColumns
 
 SHARDS: Final = 8
 RACKS: Final = 3

@@ -24,10 +24,10 @@ from rich.table import Table as Shown
 from benchmarks.large_cluster import RACKS, decided, seconds
 from benchmarks.ring import Figure
 from stele.domain.commands import AnyCommand, CreateKeyspace, CreateTable, Envelope, SetSetting
+from stele.domain.ddl.schema import SCHEMA_OBJECTS
 from stele.domain.evolve import apply_facts
-from stele.domain.schema.domain import SCHEMA_OBJECTS
-from stele.domain.schema.model import AlterSchema, ColumnDefinition, TableCreation, owner_of
-from stele.domain.schema.objects import ColumnKind
+from stele.domain.model.schema import AlterSchema, ColumnDefinition, TableCreation, owner_of
+from stele.domain.model.schema_objects import ColumnKind
 from stele.domain.snapshot import image_to_facts
 from stele.log.archive.snapshots import head_of, start_of, write
 from stele.log.chain import Anchor

@@ -35,7 +35,9 @@ from stele.console.views import (
 )
 from stele.coordinator.model import Observed, Steps
 from stele.coordinator.progress import StreamRates, progress_of
-from stele.domain.archive.retention import truncatable
+from stele.domain.balancer.load import Conditions, LoadTable, with_heat
+from stele.domain.balancer.proposals import proposal, why_there
+from stele.domain.balancer.resizing import largest
 from stele.domain.commands import (
     AnyCommand,
     CreateKeyspace,
@@ -52,19 +54,16 @@ from stele.domain.decide import decide
 from stele.domain.evolve import apply_facts
 from stele.domain.facts import AnyFact, Epoch
 from stele.domain.image import Image
-from stele.domain.membership.model import Node, NodeChanged
+from stele.domain.model.membership import Node, NodeChanged
+from stele.domain.model.operations import TabletRepair
+from stele.domain.model.ring import RingImage
+from stele.domain.model.schema import Table, TableChanged, tablet_map
 from stele.domain.names import NodeState, ReportStatus
 from stele.domain.ring.columns import NodeNumbers
-from stele.domain.ring.model import RingImage
 from stele.domain.ring.ranges import MAX_TOKEN, MIN_TOKEN
-from stele.domain.schema.model import Table, TableChanged, tablet_map
+from stele.domain.rules.retention import truncatable
 from stele.domain.snapshot import image_to_facts, state_hash
-from stele.domain.tablets.load import Conditions, LoadTable
 from stele.domain.tablets.maps import new_map
-from stele.domain.tablets.measure import with_heat
-from stele.domain.tablets.proposals import proposal, why_there
-from stele.domain.tablets.resizing import largest
-from stele.domain.topology.operations.commands import TabletRepair
 from stele.domain.view import section
 from stele.metadata_log.pages import state_parts
 from stele.metadata_log.questions import PAGE_ROWS

@@ -30,7 +30,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from stele.domain.commands import AnyCommand, CreateKeyspace, DropKeyspace, Noop
-from stele.domain.ring.model import PlacementChanged
+from stele.domain.model.ring import PlacementChanged
 from stele.log.brokers import Brokers
 from stele.log.codec import decode_epoch, decode_placements_marker, encode_epoch
 from stele.log.flows import flow_topic

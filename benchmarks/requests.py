@@ -7,8 +7,8 @@ import time
 
 import numpy as np
 
-from stele.domain.requests.memory import GENERATION, PLACE_BITS, RequestMemory, SealedGeneration
-from stele.domain.requests.model import GENERATIONS, uuid7
+from stele.domain.model.requests import GENERATIONS, uuid7
+from stele.domain.request_memory import GENERATION, PLACE_BITS, RequestMemory, SealedGeneration
 
 MEASURED = 8
 """Generations added one decision at a time: one cycle of merging."""

@@ -16,11 +16,17 @@ from immutables import Map
 from rich.console import Console
 from rich.table import Table
 
+from stele.domain.model.ring import (
+    PlacementChanged,
+    RingFact,
+    RingImage,
+    packed,
+    pieces_of,
+    placement_changed,
+)
 from stele.domain.ring import transition
 from stele.domain.ring.allocation import allocate_tokens
 from stele.domain.ring.columns import Columns
-from stele.domain.ring.domain import placement_changed
-from stele.domain.ring.model import PlacementChanged, RingFact, RingImage, packed, pieces_of
 from stele.domain.ring.placement import (
     EMPTY_RING,
     Placement,

@@ -16,12 +16,12 @@ from rich.console import Console
 from rich.table import Table
 
 from stele.domain.image import EMPTY_FOR_FOLLOWERS
+from stele.domain.model.ring import RingImage
+from stele.domain.model.schema import Keyspace, SchemaImage
 from stele.domain.ring.columns import NodeNumbers
-from stele.domain.ring.model import RingImage
 from stele.domain.ring.partitioner import token_of
 from stele.domain.ring.placement import Placement
 from stele.domain.ring.ranges import MIN_TOKEN
-from stele.domain.schema.model import Keyspace, SchemaImage
 from stele.domain.tablets.maps import new_map
 from stele.router import Router
 

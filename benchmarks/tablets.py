@@ -15,6 +15,8 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.ring import Figure, best
+from stele.domain.balancer.columns import tablets_of
+from stele.domain.balancer.proposals import proposal
 from stele.domain.commands import (
     AnyCommand,
     CreateKeyspace,
@@ -27,6 +29,7 @@ from stele.domain.decide import decide
 from stele.domain.evolve import apply_facts
 from stele.domain.facts import AnyFact, Epoch
 from stele.domain.image import Image
+from stele.domain.model.topology import Advance, Move
 from stele.domain.names import TABLET_MAP, TransitionState
 from stele.domain.ring import transition
 from stele.domain.ring.columns import Rows
@@ -34,10 +37,7 @@ from stele.domain.ring.placement import Placement, apply
 from stele.domain.ring.ranges import MAX_TOKEN, MIN_TOKEN, Range
 from stele.domain.ring.transition import TransitionPlan, TransitionRow
 from stele.domain.snapshot import facts_to_image, image_to_facts
-from stele.domain.tablets.columns import tablets_of
 from stele.domain.tablets.maps import range_of
-from stele.domain.tablets.proposals import proposal
-from stele.domain.topology.commands import Advance, Move
 from stele.log.chain import STATE_BYTES
 from stele.log.codec import decode_epoch, encode_epoch
 from tests.coordinator.world import empty_cluster

@@ -9,8 +9,8 @@ from msgspec.structs import replace
 from stele.agent import Code, ColumnsChanged
 from stele.agent.columns import watch_columns
 from stele.agent.probing import ROW_PATH
+from stele.domain.model.schema import CreateKeyspace, CreateTable, TableCreation
 from stele.domain.routed import TABLE_VERSION, Routed, routed_of
-from stele.domain.schema.model import CreateKeyspace, CreateTable, TableCreation
 from stele.runtime.http import Health, HttpError, build_app
 from tests.agent.test_embedded import member_of
 from tests.agent.test_judging import judge_of, routed

@@ -23,9 +23,9 @@ from stele.domain.commands import Noop, SetSetting
 from stele.domain.fencing import SessionClosedError
 from stele.domain.image import Image
 from stele.domain.messages import Order
+from stele.domain.model.settings import MIB
 from stele.domain.names import OrderKind
 from stele.domain.ring.ranges import MAX_TOKEN, MIN_TOKEN
-from stele.domain.topology.limits import MIB
 from stele.log.follower import LogFollower
 from stele.runtime.http import HttpError
 from stele.runtime.settings import ConfigurationError

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from stele.agent.judging import Code, Judge, Routing
 from stele.agent.probing import JUDGE_PATH, judge_route
-from stele.domain.membership.image import MembershipImage
+from stele.domain.model.membership import MembershipImage
 from stele.domain.names import NodeState
 from stele.domain.ring.partitioner import token_of
 from stele.domain.ring.ranges import MAX_TOKEN, MIN_TOKEN

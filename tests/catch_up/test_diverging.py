@@ -14,8 +14,8 @@ from stele.catch_up.announcements import to_say
 from stele.catch_up.diverging import DivergenceMark, begin_anew, mark, set_aside, why_not_served
 from stele.catch_up.http import CatchUpApi
 from stele.catch_up.identity import identity_of
-from stele.domain.archive.model import UPKEEP
 from stele.domain.commands import AdmitDivergence, AnnounceReplica
+from stele.domain.model.archive import UPKEEP
 from stele.log.archive.archive import Archive
 from stele.log.follower import LogFollower
 from stele.runtime.http import build_app

@@ -13,7 +13,7 @@ from stele.catch_up.keeper import Keeper
 from stele.catch_up.recovering import NotRecoverable, RecoverQuestion, check, recover
 from stele.catch_up.replica import Ports, check_recoverable, recover_and_end
 from stele.domain.image import EMPTY
-from stele.domain.recovery.histories import HistoryChoice, HistorySource, choose
+from stele.domain.recovery import HistoryChoice, HistorySource, choose
 from stele.log.archive.archive import Archive
 from stele.log.archive.container import Archived, EpochSpan
 from stele.log.codec import encode_epoch

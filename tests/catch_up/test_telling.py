@@ -16,8 +16,6 @@ from stele.catch_up.keeper import Keeper
 from stele.catch_up.replica import own_of
 from stele.catch_up.settings import CatchUpSettings
 from stele.catch_up.trimming import Trimmer
-from stele.domain.archive.model import SNAPSHOTS_KEPT
-from stele.domain.archive.retention import Point
 from stele.domain.commands import (
     AnnounceReplica,
     AnnounceSnapshot,
@@ -30,9 +28,11 @@ from stele.domain.commands import (
     WithdrawSnapshot,
 )
 from stele.domain.image import EMPTY, Image
+from stele.domain.model.archive import SNAPSHOTS_KEPT
+from stele.domain.model.requests import state_time_ms, time_ms
 from stele.domain.names import CommitMode
-from stele.domain.requests.model import state_time_ms, time_ms
-from stele.domain.requests.not_taken import expired
+from stele.domain.not_taken import expired
+from stele.domain.rules.retention import Point
 from stele.log.archive.container import EpochSpan
 from stele.log.archive.snapshots import SnapshotHead
 from stele.log.commander import NotTakenError

@@ -9,8 +9,8 @@ from stele.catch_up.filling import gaps
 from stele.catch_up.identity import ReplicaIdentity
 from stele.catch_up.keeper import Keeper, forgotten, resting
 from stele.catch_up.trimming import Trimmer
-from stele.domain.archive.model import ArchiveImage, ArchiveTrimmed, TrimProposed
 from stele.domain.image import EMPTY
+from stele.domain.model.archive import ArchiveImage, ArchiveTrimmed, TrimProposed
 from stele.log.archive.archive import Archive
 from stele.log.archive.container import EpochSpan, NotArchivedError
 from stele.runtime.answers.catch_up import StoreAnswer

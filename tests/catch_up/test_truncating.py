@@ -8,7 +8,7 @@ import pytest
 
 from stele.catch_up import trimming
 from stele.catch_up.trimming import truncate
-from stele.domain.archive.model import LogTruncated
+from stele.domain.model.archive import LogTruncated
 from stele.log.port import Ends
 from tests.domain.history import three_nodes
 

@@ -16,7 +16,7 @@ from stele.cdc_connector.publishing import ChangesUnavailable, Publisher, captur
 from stele.cdc_connector.settings import CdcConnectorSettings
 from stele.cdc_connector.topic import CURSOR, TableTopic, cursor_of
 from stele.domain.commands import AlterTable, CreateTable
-from stele.domain.schema.model import TableOptions
+from stele.domain.model.schema import TableOptions
 from stele.runtime.answers.errors import ErrorBody
 from stele.runtime.answers.node import ChangesView
 from stele.runtime.transport import OnPiece

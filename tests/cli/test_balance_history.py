@@ -29,12 +29,12 @@ from stele.domain.commands import (
     SwitchBalancingOff,
 )
 from stele.domain.facts import Epoch
+from stele.domain.model.operations import TabletMove, TabletRepair
+from stele.domain.model.requests import RequestChanged, named
+from stele.domain.model.ring import PlacementDropped
+from stele.domain.model.schema import TableDropped, TableOptions
 from stele.domain.names import BALANCER, RequestStatus
-from stele.domain.requests.model import RequestChanged, named
-from stele.domain.ring.model import PlacementDropped
-from stele.domain.schema.model import TableDropped, TableOptions
 from stele.domain.staging import Part, of_names
-from stele.domain.topology.operations.commands import TabletMove, TabletRepair
 from stele.domain.view import epoch_view
 from stele.words.decisions import FACTS, BalancerDecision, DecisionHistory, Wanted
 from stele.words.facts import EpochRow

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from stele.cli.errors import UsageError
 from stele.cli.options import MOST_S, span_ms
 from stele.cli.output import clock
-from stele.domain.requests.model import uuid7
+from stele.domain.model.requests import uuid7
 from tests.cli.conftest import Server, Stele, at
 from tests.cli.test_tables import KEYSPACE, MOVE, OUTCOME, SONGS, sent
 

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from stele.domain.archive.model import ArchiveFact
+from stele.domain.model.archive import ArchiveFact
 from stele.runtime.answers.metadata_log import CatchUpAnswer
 from stele.runtime.request_ids import new_request_id
 from stele.words.facts import ARCHIVE

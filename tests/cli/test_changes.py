@@ -19,8 +19,8 @@ from stele.cli.commands.data import data_path
 from stele.cli.follow import FollowedOutput
 from stele.cli.history import RequestHistory
 from stele.domain.commands import AnyCommand
+from stele.domain.model.requests import time_ms
 from stele.domain.names import RequestKind
-from stele.domain.requests.model import time_ms
 from stele.runtime.answers.coordinator import NodeProgress, TransitionProgress
 from stele.runtime.answers.errors import ErrorBody
 from stele.runtime.request_ids import new_request_id

@@ -7,9 +7,9 @@ import msgspec
 import pytest
 
 from stele.domain.image import Image
-from stele.domain.schema import model as c
-from stele.domain.schema.model import TableOptions
-from stele.domain.schema.objects import ClusteringOrder, IndexTarget, TypeField
+from stele.domain.model import schema as c
+from stele.domain.model.schema import TableOptions
+from stele.domain.model.schema_objects import ClusteringOrder, IndexTarget, TypeField
 from stele.runtime.answers.schema import schema_answer
 from stele.words.cql import statements
 from stele.words.cql_parser import CqlError, parse_cql

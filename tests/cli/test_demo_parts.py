@@ -17,7 +17,7 @@ from rich.console import Console
 from stele.cli.errors import CliError
 from stele.cli.main import build_app
 from stele.cli.places import STACK_FILE
-from stele.domain.topology.heads import TransitionSummary
+from stele.domain.model.topology import TransitionSummary
 from stele.runtime.answers.metadata_log import RequestAnswer
 from stele.runtime.answers.node import ChangeView
 from stele.runtime.answers.tablet_balancer import BalanceAnswer

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from stele.domain.requests.model import NEWEST_MS, is_id, time_ms
+from stele.domain.model.requests import NEWEST_MS, is_id, time_ms
 from tests.cli.conftest import Stele
 
 

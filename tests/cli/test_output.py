@@ -10,7 +10,7 @@ from rich.text import Text
 from stele.cli.commands.keyspace import parse_replication
 from stele.cli.errors import UsageError
 from stele.cli.output import duration, percent, size
-from stele.domain.schema.model import Replication
+from stele.domain.model.schema import Replication
 from stele.words import units
 from stele.words.units import VisibleConsole
 

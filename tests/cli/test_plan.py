@@ -9,11 +9,11 @@ from stele.cli.commands.plan import COMMANDS
 from stele.coordinator.dry_run import dry_run, with_sizes
 from stele.coordinator.model import Observed
 from stele.domain.commands import AnyCommand, Leave, MoveTablets, Remove, SetSetting
-from stele.domain.tablets.sizes import TableSizes
-from stele.domain.topology.limits import MIB
-from stele.domain.topology.operations.commands import KeyspaceRfChange, ResizeTable, TabletMove
+from stele.domain.model.operations import KeyspaceRfChange, ResizeTable, TabletMove
+from stele.domain.model.settings import MIB
+from stele.domain.names import WaitKind
+from stele.domain.planner.planned import TableSizes
 from stele.domain.topology.operations.table import OPERATIONS, Operation
-from stele.domain.topology.waits import WaitKind
 from stele.domain.view import section
 from stele.runtime.answers.coordinator import BlockerAnswer, WaitProgress
 from stele.runtime.answers.plans import PlanAnswer, PlanVerdict

@@ -13,12 +13,12 @@ from stele.cli.reading import as_counted
 from stele.console.epoch_text import live_epoch_text
 from stele.console.views import overview
 from stele.domain.commands import AlterTable, DropTable, MoveTablets
+from stele.domain.model.operations import TabletMove
+from stele.domain.model.repairs import RepairTimes
+from stele.domain.model.requests import DecidedGeneration, DecidedRequests
+from stele.domain.model.schema import SchemaVersioned, TableOptions
+from stele.domain.model.table_snapshots import RestoredTablets
 from stele.domain.registry import FACTS
-from stele.domain.repairs import RepairTimes
-from stele.domain.requests.model import DecidedGeneration, DecidedRequests
-from stele.domain.schema.model import SchemaVersioned, TableOptions
-from stele.domain.table_snapshots.model import RestoredTablets
-from stele.domain.topology.operations.commands import TabletMove
 from stele.domain.view import diff, epoch_view
 from stele.words.facts import IN_WORDS, EpochRow, fact_lines, fact_words
 from stele.words.names import HistoryNames

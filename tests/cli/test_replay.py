@@ -7,8 +7,8 @@ import pytest
 from confluent_kafka import Producer
 
 from stele.cli.main import run
-from stele.domain.cluster.model import ClusterCreated
 from stele.domain.facts import Epoch
+from stele.domain.model.cluster import ClusterCreated
 from stele.domain.snapshot import state_hash
 from stele.log.codec import encode_epoch
 from stele.log.flows import flow_topic

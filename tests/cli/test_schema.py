@@ -7,8 +7,8 @@ import msgspec
 import pytest
 
 from stele.domain.commands import AlterSchema
-from stele.domain.schema import model as c
-from stele.domain.schema.objects import ClusteringOrder, IndexTarget
+from stele.domain.model import schema as c
+from stele.domain.model.schema_objects import ClusteringOrder, IndexTarget
 from stele.domain.view import epoch_view
 from stele.metadata_log.pages import dump_of
 from stele.runtime.answers.schema import schema_answer

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 
-from stele.domain.features.known import KNOWN
-from stele.domain.requests.model import time_ms
+from stele.domain.model.requests import time_ms
+from stele.domain.model.settings import KNOWN
 from stele.runtime.request_ids import new_request_id
 from tests.cli.conftest import Server, Stele, at
 

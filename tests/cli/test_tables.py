@@ -8,12 +8,11 @@ import msgspec
 import pytest
 
 from stele.cli.output import clock
-from stele.domain.balance.planned import NodeVerdict, Rule
+from stele.domain.balancer.proposals import to_the_end
+from stele.domain.model.requests import Request
+from stele.domain.model.schema import Balancing
 from stele.domain.names import RequestKind
-from stele.domain.requests.model import Request
-from stele.domain.schema.model import Balancing
-from stele.domain.tablets.proposals import to_the_end
-from stele.domain.tablets.sizes import TableSizes, TabletSize
+from stele.domain.planner.planned import NodeVerdict, Rule, TableSizes, TabletSize
 from stele.runtime.answers.tablet_balancer import (
     BalanceAnswer,
     BalancedNode,

@@ -9,7 +9,7 @@ import msgspec
 
 from stele.cli import dumps
 from stele.domain.commands import SetSetting
-from stele.domain.overrides.domain import unpacked_state
+from stele.domain.overrides import unpacked_state
 from stele.metadata_log.pages import dump_of
 from stele.words.facts import fact_words
 from tests.cli.conftest import Server, Stele

@@ -7,9 +7,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from stele.domain.requests.model import Request
-from stele.domain.topology.heads import TransitionSummary
-from stele.domain.topology.waits import WaitKind
+from stele.domain.model.requests import Request
+from stele.domain.model.topology import TransitionSummary
+from stele.domain.names import WaitKind
 from stele.runtime.answers.coordinator import BlockerAnswer, WaitProgress
 from stele.runtime.answers.session_guard import NodeLiveness
 from stele.runtime.answers.tablet_balancer import BalanceState

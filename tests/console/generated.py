@@ -14,16 +14,16 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from stele.domain.cluster.model import ClusterCreated
 from stele.domain.evolve import apply_facts
 from stele.domain.facts import AnyFact, Epoch
 from stele.domain.image import EMPTY_FOR_FOLLOWERS, Image
-from stele.domain.membership.model import Node, NodeChanged
+from stele.domain.model.cluster import ClusterCreated
+from stele.domain.model.membership import Node, NodeChanged
+from stele.domain.model.ring import NodeNumbered, RingImage
+from stele.domain.model.schema import Keyspace, KeyspaceChanged, Table, TableChanged, tablet_map
 from stele.domain.names import PARTITIONER, NodeState
-from stele.domain.ring.model import NodeNumbered, RingImage
 from stele.domain.ring.placement import Placement
 from stele.domain.ring.ranges import MIN_TOKEN
-from stele.domain.schema.model import Keyspace, KeyspaceChanged, Table, TableChanged, tablet_map
 from stele.domain.view import epoch_view
 from stele.metadata_log.pages import dump_of
 from stele.runtime.http import Health, HttpError, JsonResponse, bind, build_app, serving

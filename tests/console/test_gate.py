@@ -40,10 +40,10 @@ from stele.domain.commands import (
     SwitchBalancingOff,
     SwitchBalancingOn,
 )
+from stele.domain.model.operations import TabletMove
+from stele.domain.model.requests import Request, time_ms
 from stele.domain.names import RequestKind, RequestStatus
-from stele.domain.requests.model import Request, time_ms
-from stele.domain.topology.operations.commands import TabletMove
-from stele.domain.topology.preflight import Gain, PlannedPlacement, Preflight, Share
+from stele.domain.preflight import Gain, PlannedPlacement, Preflight, Share
 from stele.runtime.answers.plans import PlanAnswer, PlanVerdict
 from stele.runtime.callers import LOOK_S, Caller, Callers, line_of
 from stele.runtime.http import Health, HttpError, bind, build_app, serving

@@ -12,9 +12,9 @@ from playwright.sync_api import Route
 from stele.domain.column import NumberColumn
 from stele.domain.evolve import evolve
 from stele.domain.facts import Epoch
-from stele.domain.ring.model import PackedRanges, PackedRows, PlacementChanged
+from stele.domain.model.ring import PackedRanges, PackedRows, PlacementChanged
+from stele.domain.model.schema import tablet_map
 from stele.domain.ring.ranges import MIN_TOKEN
-from stele.domain.schema.model import tablet_map
 from tests.console.browser import Watched, chromium
 from tests.console.generated import TABLE, Generated, large_image, served_beside
 from tests.console.process import console

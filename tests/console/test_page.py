@@ -14,7 +14,7 @@ import httpx
 import pytest
 from playwright.sync_api import Browser, Route, expect
 
-from stele.domain.requests.model import time_ms
+from stele.domain.model.requests import time_ms
 from stele.runtime.callers import line_of
 from stele.runtime.request_ids import new_request_id
 from stele.stack.process import Program

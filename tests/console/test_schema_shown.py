@@ -10,10 +10,9 @@ from stele.console.schema_view import schema_difference, schema_shown
 from stele.domain.commands import AlterSchema
 from stele.domain.evolve import apply_facts
 from stele.domain.facts import AnyFact
-from stele.domain.features.known import KNOWN
-from stele.domain.features.model import FeaturesEnabled, SettingChanged
 from stele.domain.image import EMPTY_FOR_FOLLOWERS, Image
-from stele.domain.schema.model import (
+from stele.domain.model.features import FeaturesEnabled, SettingChanged
+from stele.domain.model.schema import (
     Balancing,
     BalancingSwitched,
     Table,
@@ -21,7 +20,8 @@ from stele.domain.schema.model import (
     TableOptions,
     tablet_map,
 )
-from stele.domain.table_snapshots.model import (
+from stele.domain.model.settings import KNOWN
+from stele.domain.model.table_snapshots import (
     TableRestoreBegun,
     TableSnapshot,
     TableSnapshotTaken,

@@ -30,10 +30,10 @@ from stele.console.views import (
     wait_report,
 )
 from stele.domain.image import EMPTY_FOR_FOLLOWERS, Image
+from stele.domain.model.ring import RingImage
+from stele.domain.model.schema import tablet_map
 from stele.domain.ring.columns import Columns, Rows
-from stele.domain.ring.model import RingImage
 from stele.domain.ring.placement import Placement
-from stele.domain.schema.model import tablet_map
 from stele.placements import metrics
 from stele.placements.derived_tables import Reached
 from stele.placements.job import Lag

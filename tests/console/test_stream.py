@@ -20,10 +20,10 @@ from stele.console.mirror import Images, Mirror
 from stele.console.stream import Pages, epoch_event
 from stele.console.upstream import MOST_BYTES, AwayError, Upstream
 from stele.console.watch import Hub, Watch
-from stele.domain.archive.model import ArchiveTrimmed
 from stele.domain.evolve import evolve
 from stele.domain.facts import Epoch
 from stele.domain.image import Image
+from stele.domain.model.archive import ArchiveTrimmed
 from stele.runtime.http import Health, HttpError, bind, build_app, serving
 from stele.runtime.transport import PIECE_BYTES, HttpTransport, Transport
 from stele.words.decisions import Wanted

@@ -9,7 +9,7 @@ import pytest
 from stele.console.upstream import AwayError
 from stele.console.watch import MOST_TEXT, Hub, Watch
 from stele.domain.image import EMPTY_FOR_FOLLOWERS
-from stele.domain.schema.objects import SchemaVersion
+from stele.domain.model.schema_objects import SchemaVersion
 from stele.runtime.answers.session_guard import SchemaAgreement
 from stele.runtime.transport import HttpReply
 

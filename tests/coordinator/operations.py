@@ -41,9 +41,9 @@ from stele.domain.commands import (
     Truncate,
 )
 from stele.domain.image import Image
+from stele.domain.model.operations import TabletMove, TabletRepair, TabletRestore
 from stele.domain.names import RequestKind, RequestStatus, TransitionState
 from stele.domain.topology.operations.base import new_replicas
-from stele.domain.topology.operations.commands import TabletMove, TabletRepair, TabletRestore
 from stele.domain.topology.operations.table import OPERATIONS
 from stele_simulator.ranges_in_use import sides
 from tests.coordinator.stories import reach, status_of

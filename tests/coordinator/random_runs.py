@@ -2,7 +2,6 @@
 
 import random
 
-from stele.domain.archive.retention import truncatable
 from stele.domain.commands import (
     AnyCommand,
     AskSnapshot,
@@ -36,9 +35,10 @@ from stele.domain.commands import (
     Truncate,
     TruncateLog,
 )
+from stele.domain.model.operations import TabletMove, TabletRepair
 from stele.domain.names import RequestKind, RequestStatus
-from stele.domain.schema.switches import all_off
-from stele.domain.topology.operations.commands import TabletMove, TabletRepair
+from stele.domain.rules.retention import truncatable
+from stele.domain.rules.schema import all_off
 from tests.coordinator.world import Crash, empty_cluster
 
 DCS = ("dc1", "dc2")

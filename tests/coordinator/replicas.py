@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from stele.coordinator.model import ReplicaLiveness
-from stele.domain.archive.model import TRUNCATE_BEHIND
-from stele.domain.archive.retention import truncatable
 from stele.domain.commands import TruncateLog
+from stele.domain.model.archive import TRUNCATE_BEHIND
+from stele.domain.rules.retention import truncatable
 from tests.domain.archive.announced import replica, snapshot
 
 if TYPE_CHECKING:

@@ -1,9 +1,9 @@
 """A coordinator that has not read for a while does not count that time as silence."""
 
 from stele.domain.commands import Rollback
+from stele.domain.model.requests import RejectRequest
+from stele.domain.model.topology import AdvanceFence
 from stele.domain.names import NodeState, TransitionState
-from stele.domain.requests.model import RejectRequest
-from stele.domain.topology.commands import AdvanceFence
 from tests.coordinator.stories import joining
 from tests.coordinator.world import World
 

@@ -6,7 +6,8 @@ import random
 
 import pytest
 
-from stele.domain.balance.planned import Rule
+from stele.domain.balancer.load import Conditions
+from stele.domain.balancer.proposals import proposal, why_there
 from stele.domain.commands import (
     AlterTable,
     CreateTable,
@@ -19,14 +20,13 @@ from stele.domain.commands import (
     SwitchBalancingOn,
 )
 from stele.domain.image import Image
+from stele.domain.model.operations import TabletMove
+from stele.domain.model.requests import Request, RequestChanged
+from stele.domain.model.schema import TableOptions
 from stele.domain.names import BALANCER, RequestStatus, TransitionState
-from stele.domain.requests.model import Request, RequestChanged
-from stele.domain.schema.model import TableOptions
-from stele.domain.schema.switches import all_off
-from stele.domain.tablets.load import Conditions
+from stele.domain.planner.planned import Rule
+from stele.domain.rules.schema import all_off
 from stele.domain.tablets.maps import apart, held_by
-from stele.domain.tablets.proposals import proposal, why_there
-from stele.domain.topology.operations.commands import TabletMove
 from tests.coordinator.stories import status_of
 from tests.coordinator.test_tablets import TABLE, tablets, with_table
 from tests.coordinator.world import World

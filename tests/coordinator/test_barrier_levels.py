@@ -7,9 +7,9 @@ from prometheus_client import Counter
 from stele.coordinator import metrics
 from stele.domain.commands import CreateKeyspace, DropKeyspace, Leave, SetSetting
 from stele.domain.evolve import Delta
+from stele.domain.model.topology import Advance, AdvanceFence
+from stele.domain.model.transitions import BarrierRelaxed, VersionsChanged
 from stele.domain.names import BarrierLevel, RequestStatus, TransitionState
-from stele.domain.topology.commands import Advance, AdvanceFence
-from stele.domain.topology.facts import BarrierRelaxed, VersionsChanged
 from stele.domain.view import epoch_view
 from stele.runtime.answers.coordinator import WaitProgress
 from stele.words.facts import EpochRow, fact_lines

@@ -3,16 +3,15 @@
 import pytest
 
 from stele.coordinator.model import ReplicaLiveness, Wait
-from stele.domain.archive.model import UPKEEP
 from stele.domain.commands import (
     AdmitDivergence,
     AskSnapshot,
     ReconfigureCatchUp,
     SetSetting,
 )
-from stele.domain.names import ReplicaState, RequestStatus
-from stele.domain.requests.model import Request
-from stele.domain.topology.waits import WaitKind
+from stele.domain.model.archive import UPKEEP
+from stele.domain.model.requests import Request
+from stele.domain.names import ReplicaState, RequestStatus, WaitKind
 from tests.coordinator.stories import status_of
 from tests.coordinator.world import World, three_nodes
 from tests.domain.archive.announced import replica, snapshot

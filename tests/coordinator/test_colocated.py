@@ -8,6 +8,9 @@ from collections import Counter
 import pytest
 
 from stele.agent.pulling import portions_of
+from stele.domain.balancer.load import Conditions, told_of
+from stele.domain.balancer.proposals import to_the_end, why_there
+from stele.domain.balancer.resizing import TableLoad, largest, loaded, sizing
 from stele.domain.base import Rejection
 from stele.domain.commands import (
     AlterTable,
@@ -29,15 +32,11 @@ from stele.domain.commands import (
 )
 from stele.domain.evolve import apply_facts
 from stele.domain.image import EMPTY_FOR_FOLLOWERS
+from stele.domain.model.operations import TabletMove, TabletRepair
+from stele.domain.model.schema import Table, TableOptions
 from stele.domain.names import BALANCER, RequestStatus, TransitionState
-from stele.domain.schema.model import Table, TableOptions
 from stele.domain.snapshot import image_to_facts
-from stele.domain.tablets.load import Conditions
 from stele.domain.tablets.maps import held_by, read_from
-from stele.domain.tablets.measure import told_of
-from stele.domain.tablets.proposals import to_the_end, why_there
-from stele.domain.tablets.resizing import TableLoad, largest, loaded, sizing
-from stele.domain.topology.operations.commands import TabletMove, TabletRepair
 from tests.coordinator.stories import reach, status_of
 from tests.coordinator.test_tablets import TABLE, tablets, with_table
 from tests.coordinator.world import World

@@ -19,10 +19,9 @@ from stele.domain.commands import (
     command_name,
 )
 from stele.domain.image import Image
-from stele.domain.names import NodeState, RequestStatus, TransitionState
-from stele.domain.topology.operations.commands import TabletMove
-from stele.domain.topology.rings import ring_now
-from stele.domain.topology.waits import WaitKind
+from stele.domain.model.operations import TabletMove
+from stele.domain.names import NodeState, RequestStatus, TransitionState, WaitKind
+from stele.domain.rules.ring import ring_now
 from stele_simulator.ranges_in_use import sides
 from tests.coordinator.operations import DOWN_S, with_dead
 from tests.coordinator.stories import error_of, reach, status_of, undoing

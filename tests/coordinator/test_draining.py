@@ -1,9 +1,8 @@
 """Nodes whose tablets have no possible target: their requests end with the reason."""
 
 from stele.domain.commands import CreateKeyspace, CreateTable, Leave, MoveTablets, Remove
-from stele.domain.names import RequestStatus, TransitionState
-from stele.domain.topology.operations.commands import TabletMove
-from stele.domain.topology.waits import WaitKind
+from stele.domain.model.operations import TabletMove
+from stele.domain.names import RequestStatus, TransitionState, WaitKind
 from stele.runtime.answers.plans import PlanVerdict
 from tests.coordinator.operations import DOWN_S
 from tests.coordinator.stories import error_of, reach, status_of

@@ -17,9 +17,9 @@ from stele.coordinator.model import Limits, Memory, Observed, Steps
 from stele.coordinator.settings import CoordinatorSettings
 from stele.coordinator.steps import next_steps
 from stele.domain.commands import ClaimCoordinator, Envelope, Exclude, Outcome, Rejection
-from stele.domain.requests.not_taken import BUSY
+from stele.domain.model.topology import ExcludeDead
+from stele.domain.not_taken import BUSY
 from stele.domain.topology import planning
-from stele.domain.topology.commands import ExcludeDead
 from stele.log.codec import encode_ack
 from tests.domain.ack_of import ack_of
 from tests.domain.history import join

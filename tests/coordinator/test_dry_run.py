@@ -11,9 +11,8 @@ from stele.coordinator.progress import StreamRates
 from stele.domain.base import Rejection
 from stele.domain.commands import AnyCommand, Exclude, Leave, NoopRequest, Remove, SetSetting
 from stele.domain.messages import ReportTable
-from stele.domain.names import ReportStatus, RequestStatus, TransitionState
-from stele.domain.topology.limits import MIB
-from stele.domain.topology.waits import WaitKind
+from stele.domain.model.settings import MIB
+from stele.domain.names import ReportStatus, RequestStatus, TransitionState, WaitKind
 from stele.runtime.answers.plans import PlanAnswer, PlanVerdict
 from tests.coordinator.stories import joining
 from tests.coordinator.test_dead_for_good import two_of_a_rack

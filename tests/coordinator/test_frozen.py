@@ -3,8 +3,7 @@
 from stele.coordinator.model import Observed
 from stele.coordinator.progress import StreamRates, progress_of
 from stele.domain.commands import Envelope, RestrictCommits
-from stele.domain.names import COORDINATOR, CommitMode, RequestStatus, TransitionState
-from stele.domain.topology.waits import WaitKind
+from stele.domain.names import COORDINATOR, CommitMode, RequestStatus, TransitionState, WaitKind
 from stele.words.explain import explain
 from tests.coordinator.stories import reach, status_of
 from tests.coordinator.world import World, three_nodes

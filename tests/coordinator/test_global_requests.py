@@ -19,8 +19,8 @@ from stele.domain.commands import (
     Truncate,
 )
 from stele.domain.fencing import VersionTracker, check_token
+from stele.domain.model.transitions import TransitionOpened
 from stele.domain.names import NodeState, OrderKind, RequestStatus, TransitionState
-from stele.domain.topology.facts import TransitionOpened
 from tests.coordinator.stories import error_of, reach, status_of, undoing
 from tests.coordinator.world import World, three_nodes
 

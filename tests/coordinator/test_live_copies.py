@@ -17,9 +17,9 @@ from stele.domain.commands import (
     Remove,
     SwitchBalancingOff,
 )
+from stele.domain.model.operations import TabletMove
 from stele.domain.names import BALANCER, UNFINISHED, OrderKind, RequestStatus, TransitionState
 from stele.domain.topology.operations.base import gaining_nodes
-from stele.domain.topology.operations.commands import TabletMove
 from tests.coordinator.stories import error_of, reach, status_of
 from tests.coordinator.test_tablets import TABLE, tablets, with_table
 from tests.coordinator.test_why import told

@@ -4,7 +4,7 @@ import pytest
 
 from stele.domain.commands import AnyCommand, CreateKeyspace, Join, Leave, MoveNode
 from stele.domain.names import NodeState, RequestStatus, TransitionState
-from stele.domain.topology.rings import ring_now
+from stele.domain.rules.ring import ring_now
 from stele_simulator.ranges_in_use import sides
 from tests.coordinator.stories import reach, spread, status_of
 from tests.coordinator.world import World, empty_cluster, three_nodes

@@ -23,10 +23,10 @@ from stele.domain.commands import (
     ResizeTable,
 )
 from stele.domain.image import Image
+from stele.domain.model.operations import TabletMove
 from stele.domain.names import RequestStatus
 from stele.domain.ring.placement import Placement
 from stele.domain.ring.ranges import MIN_TOKEN
-from stele.domain.topology.operations.commands import TabletMove
 from stele.runtime.answers.plans import PlanVerdict
 from tests.coordinator.operations import DOWN_S, is_over
 from tests.coordinator.test_dry_run import planned

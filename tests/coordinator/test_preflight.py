@@ -24,9 +24,9 @@ from stele.domain.commands import (
 )
 from stele.domain.image import Image
 from stele.domain.names import NodeState, RequestStatus
+from stele.domain.preflight import Asked, Preflight, asked, preflight
 from stele.domain.ring.placement import Placement
 from stele.domain.ring.ranges import MIN_TOKEN
-from stele.domain.topology.preflight import Asked, Preflight, asked, preflight
 from tests.coordinator.random_runs import RandomRun
 from tests.coordinator.world import SimNode, World, three_nodes
 

@@ -9,8 +9,8 @@ from stele.coordinator.model import Observed
 from stele.coordinator.progress import WINDOW_S, StreamRate, StreamRates, progress_of
 from stele.domain.commands import SetSetting
 from stele.domain.messages import ReportTable
+from stele.domain.model.settings import MIB
 from stele.domain.names import OrderKind, ReportStatus, TransitionState
-from stele.domain.topology.limits import MIB
 from stele.runtime.answers.coordinator import Progress
 from tests.coordinator.stories import joining
 from tests.coordinator.world import World, report_of

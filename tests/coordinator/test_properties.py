@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from stele.domain.names import RequestKind, RequestStatus
-from stele.domain.topology.rings import ring_now
+from stele.domain.rules.ring import ring_now
 from stele_simulator.ranges_in_use import sides
 from tests.coordinator.random_runs import RandomRun
 

@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from stele.domain.balance.planned import Rule
+from stele.domain.balancer.proposals import proposal, why_there
 from stele.domain.base import Rejection
 from stele.domain.commands import (
     Cancel,
@@ -22,11 +22,11 @@ from stele.domain.commands import (
     SetSetting,
 )
 from stele.domain.image import Image
+from stele.domain.model.operations import TabletMove
+from stele.domain.model.schema import Keyspace
 from stele.domain.names import RequestStatus
+from stele.domain.planner.planned import Rule
 from stele.domain.ring.ranges import RangeReplicas
-from stele.domain.schema.model import Keyspace
-from stele.domain.tablets.proposals import proposal, why_there
-from stele.domain.topology.operations.commands import TabletMove
 from tests.coordinator.stories import error_of, status_of
 from tests.coordinator.test_dry_run import planned
 from tests.coordinator.test_tablet_replication import CHANGE, KEYSPACE, done

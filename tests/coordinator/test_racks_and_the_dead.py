@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from stele.domain.balancer.load import Conditions
+from stele.domain.balancer.proposals import proposal
 from stele.domain.commands import (
     CreateKeyspace,
     CreateTable,
@@ -13,8 +15,6 @@ from stele.domain.commands import (
     SetSetting,
 )
 from stele.domain.names import RequestStatus
-from stele.domain.tablets.load import Conditions
-from stele.domain.tablets.proposals import proposal
 from tests.coordinator.stories import status_of
 from tests.coordinator.test_rack_lists import Racks, cluster
 from tests.coordinator.world import World

@@ -17,12 +17,12 @@ from stele.domain.commands import (
 )
 from stele.domain.evolve import apply_facts
 from stele.domain.image import Image
+from stele.domain.model.operations import TabletRepair
+from stele.domain.model.repairs import DOMAIN
+from stele.domain.model.requests import Among
 from stele.domain.names import RequestStatus, TransitionState
-from stele.domain.repairs import DOMAIN
-from stele.domain.requests.model import Among
 from stele.domain.ring.transition import TransitionRow
 from stele.domain.snapshot import image_to_facts
-from stele.domain.topology.operations.commands import TabletRepair
 from stele.domain.topology.operations.tablet_repair import TABLET_REPAIR
 from tests.coordinator.operations import stand_still
 from tests.coordinator.stories import reach, status_of

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from stele.domain.balancer.proposals import proposal
 from stele.domain.commands import Cancel, Exclude, Remove, ResizeTable, SwitchBalancingOff
+from stele.domain.model.requests import Request
 from stele.domain.names import NodeState, RequestStatus, TransitionState
-from stele.domain.requests.model import Request
 from stele.domain.tablets.maps import held_by
-from stele.domain.tablets.proposals import proposal
 from stele.words.names import departure
 from tests.coordinator.operations import DOWN_S
 from tests.coordinator.stories import error_of, status_of

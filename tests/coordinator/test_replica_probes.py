@@ -11,7 +11,7 @@ from aiohttp.test_utils import TestServer
 
 from stele.coordinator import probes
 from stele.coordinator.probes import ReplicaProbes
-from stele.domain.archive.model import Replica
+from stele.domain.model.archive import Replica
 from stele.domain.names import ReplicaState
 from stele.domain.observed_time import ObservedTime
 from stele.runtime.answers.position import Position

@@ -12,11 +12,11 @@ from stele.domain.commands import (
     Rejection,
 )
 from stele.domain.fencing import VersionTracker, check_token
+from stele.domain.model.schema import Keyspace, placement_name
 from stele.domain.names import OrderKind, RequestStatus, TransitionState
 from stele.domain.ring.transition import stream_sources
-from stele.domain.schema.model import Keyspace, placement_name
+from stele.domain.rules.ring import ring_now
 from stele.domain.topology.operations.table import OPERATIONS
-from stele.domain.topology.rings import ring_now
 from stele_simulator.ranges_in_use import sides
 from tests.coordinator.stories import error_of, reach, status_of
 from tests.coordinator.world import World, empty_cluster, three_nodes

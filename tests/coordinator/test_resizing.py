@@ -10,6 +10,7 @@ from functools import partial
 
 import pytest
 
+from stele.domain.balancer.proposals import proposal
 from stele.domain.commands import (
     AlterTable,
     Cancel,
@@ -27,13 +28,11 @@ from stele.domain.commands import (
     Truncate,
 )
 from stele.domain.image import Image
-from stele.domain.names import RequestStatus, TransitionState
-from stele.domain.requests.model import Request
-from stele.domain.schema.model import TableOptions
+from stele.domain.model.operations import TabletMove
+from stele.domain.model.requests import Request
+from stele.domain.model.schema import TableOptions
+from stele.domain.names import RequestStatus, TransitionState, WaitKind
 from stele.domain.tablets.maps import apart, held_by
-from stele.domain.tablets.proposals import proposal
-from stele.domain.topology.operations.commands import TabletMove
-from stele.domain.topology.waits import WaitKind
 from stele.runtime.answers.plans import PlanVerdict
 from tests.coordinator.stories import reach, status_of
 from tests.coordinator.test_dry_run import planned

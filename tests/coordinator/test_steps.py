@@ -8,6 +8,7 @@ from stele.coordinator.model import PlanCache
 from stele.coordinator.steps import Limits, Observed, next_steps
 from stele.domain.commands import CreateKeyspace, Leave
 from stele.domain.image import Image
+from stele.domain.model.requests import Request
 from stele.domain.names import (
     NodeState,
     OrderKind,
@@ -15,7 +16,6 @@ from stele.domain.names import (
     RequestStatus,
     TransitionState,
 )
-from stele.domain.requests.model import Request
 from stele.domain.topology.planning import GroupPlan, plan_group
 from tests.coordinator.stories import joining, reach, spread, status_of, undoing, wide
 from tests.coordinator.world import TICK_S, World, empty_cluster, report_of, three_nodes

@@ -6,6 +6,8 @@ from collections import Counter
 
 import pytest
 
+from stele.domain.balancer.load import Conditions
+from stele.domain.balancer.proposals import proposal
 from stele.domain.commands import (
     AlterSchema,
     AnyCommand,
@@ -25,14 +27,12 @@ from stele.domain.commands import (
     SnapshotTable,
     Truncate,
 )
+from stele.domain.ddl.schema import SCHEMA_OBJECTS
+from stele.domain.model.operations import TabletMove, TabletRestore
+from stele.domain.model.requests import Request
+from stele.domain.model.schema import AnyChange, ColumnDefinition, TableAlteration, TableCreation
+from stele.domain.model.schema_objects import ColumnKind
 from stele.domain.names import OrderKind, RequestStatus, TransitionState
-from stele.domain.requests.model import Request
-from stele.domain.schema.domain import SCHEMA_OBJECTS
-from stele.domain.schema.model import AnyChange, ColumnDefinition, TableAlteration, TableCreation
-from stele.domain.schema.objects import ColumnKind
-from stele.domain.tablets.load import Conditions
-from stele.domain.tablets.proposals import proposal
-from stele.domain.topology.operations.commands import TabletMove, TabletRestore
 from tests.coordinator.operations import DOWN_S, stand_still
 from tests.coordinator.stories import error_of, reach, status_of
 from tests.coordinator.test_tablet_replication import racked

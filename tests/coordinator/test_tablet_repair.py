@@ -8,6 +8,8 @@ import msgspec
 import pytest
 
 from stele.coordinator.steps import Limits
+from stele.domain.balancer.load import Conditions
+from stele.domain.balancer.proposals import proposal
 from stele.domain.commands import (
     AlterTable,
     AnyCommand,
@@ -26,14 +28,12 @@ from stele.domain.commands import (
 )
 from stele.domain.image import Image
 from stele.domain.messages import Order
+from stele.domain.model.operations import TabletMove, TabletRepair
+from stele.domain.model.requests import RequestChanged
+from stele.domain.model.schema import TableOptions
 from stele.domain.names import RequestKind, RequestStatus, TransitionState
-from stele.domain.requests.domain import DOMAIN
-from stele.domain.requests.model import RequestChanged
-from stele.domain.schema.model import TableOptions
-from stele.domain.tablets.load import Conditions
-from stele.domain.tablets.proposals import proposal
-from stele.domain.topology.operations.commands import TabletMove, TabletRepair
 from stele.domain.topology.operations.tablet_repair import repaired_now
+from stele.domain.topology.requests import DOMAIN
 from tests.coordinator.operations import DOWN_S, stand_still
 from tests.coordinator.stories import error_of, reach, status_of
 from tests.coordinator.test_tablet_replication import racked

@@ -7,6 +7,8 @@ from collections import Counter
 
 import pytest
 
+from stele.domain.balancer.load import Conditions
+from stele.domain.balancer.proposals import proposal
 from stele.domain.commands import (
     Cancel,
     CreateKeyspace,
@@ -22,13 +24,11 @@ from stele.domain.commands import (
     SwitchBalancingOn,
 )
 from stele.domain.image import Image
+from stele.domain.model.operations import TabletMove
 from stele.domain.names import RequestStatus, TransitionState
 from stele.domain.ring.ranges import RangeReplicas
 from stele.domain.tablets.copies import recounting
-from stele.domain.tablets.load import Conditions
 from stele.domain.tablets.maps import held_by
-from stele.domain.tablets.proposals import proposal
-from stele.domain.topology.operations.commands import TabletMove
 from stele.runtime.answers.plans import PlanVerdict
 from tests.coordinator.stories import status_of
 from tests.coordinator.test_dry_run import planned

@@ -10,10 +10,10 @@ from stele.agent.cleanup import foreign_ranges
 from stele.coordinator.openings import MOST_AT_ONCE
 from stele.domain.commands import CreateKeyspace, CreateTable, Exclude, Leave, MoveTablets, Remove
 from stele.domain.messages import Order
+from stele.domain.model.operations import TabletMove
 from stele.domain.names import OrderKind, RequestStatus, TransitionState
 from stele.domain.ring.ranges import RangeReplicas
 from stele.domain.tablets.maps import held_by
-from stele.domain.topology.operations.commands import TabletMove
 from tests.coordinator.stories import reach, status_of
 from tests.coordinator.world import World, empty_cluster
 

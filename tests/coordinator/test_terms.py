@@ -17,9 +17,9 @@ from stele.domain.commands import (
     Rejection,
     command_name,
 )
+from stele.domain.model.requests import state_time_ms, time_ms
 from stele.domain.names import OrderKind, RequestKind, RequestStatus, TransitionState
-from stele.domain.requests.model import state_time_ms, time_ms
-from stele.domain.requests.not_taken import expired
+from stele.domain.not_taken import expired
 from tests.coordinator.operations import begin
 from tests.coordinator.stories import joining, spread, status_of
 from tests.coordinator.world import three_nodes

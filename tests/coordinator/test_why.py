@@ -24,8 +24,7 @@ from stele.domain.commands import (
     SetSetting,
 )
 from stele.domain.messages import ReportTable
-from stele.domain.names import ReportStatus, TransitionState
-from stele.domain.topology.waits import WaitKind
+from stele.domain.names import ReportStatus, TransitionState, WaitKind
 from stele.runtime.answers.coordinator import Progress
 from stele.words.explain import explain, waiting_line
 from tests.coordinator.stories import joining, reach, spread, undoing, wide

@@ -11,7 +11,8 @@ from functools import cache, partial
 
 from stele.coordinator.model import ReplicaLiveness
 from stele.coordinator.steps import Limits, Memory, Observed, Steps, next_steps
-from stele.domain.acks import AckTable
+from stele.domain.balancer.load import NO_LOADS, Conditions, LoadTable
+from stele.domain.balancer.proposals import proposal
 from stele.domain.commands import (
     AnyCommand,
     Cancel,
@@ -29,12 +30,11 @@ from stele.domain.commands import (
 from stele.domain.facts import Epoch
 from stele.domain.image import EMPTY, Image
 from stele.domain.messages import Ack, Order, Report, ReportTable
+from stele.domain.model.requests import RequestChanged
+from stele.domain.model.transitions import Transition
 from stele.domain.names import BALANCER, NodeState, OrderKind, ReportStatus
 from stele.domain.observed_time import ObservedTime
-from stele.domain.requests.model import RequestChanged
-from stele.domain.tablets.load import NO_LOADS, Conditions, LoadTable
-from stele.domain.tablets.proposals import proposal
-from stele.domain.topology.facts import Transition
+from stele.domain.topology.barriers import AckTable
 from stele.tablet_balancer.failures import Failures
 from stele_simulator.invariants import rows_are_kept
 from tests.coordinator.invariants import Applied, Invariants

@@ -13,8 +13,8 @@ from urllib.parse import quote
 import pytest
 
 from stele.domain.commands import Envelope
-from stele.domain.requests.model import named
-from stele.domain.schema.model import CreateKeyspace
+from stele.domain.model.requests import named
+from stele.domain.model.schema import CreateKeyspace
 from stele.log.brokers import Brokers
 from stele.placements.topic import read_placements
 from tests.deploy.expected_logs import unexpected

@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 from confluent_kafka.admin import AdminClient
 
-from stele.domain.requests.model import named
+from stele.domain.model.requests import named
 from tests.deployment.process import PLAIN_HTTP, Service
 
 WELL_S = 120.0

@@ -9,10 +9,10 @@ from typing import Any
 import httpx
 from msgspec.structs import replace
 
+from stele.domain.ddl.schema import SCHEMA_OBJECTS
 from stele.domain.image import Image
-from stele.domain.schema.domain import SCHEMA_OBJECTS
-from stele.domain.schema.objects import SchemaVersion
-from stele.domain.topology.commands import Advance
+from stele.domain.model.schema_objects import SchemaVersion
+from stele.domain.model.topology import Advance
 from stele.log.codec import encode_epoch
 from stele.metadata_log.http import MetadataLogApi
 from stele.metadata_log.settings import MetadataLogSettings

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 import httpx
 
-from stele.domain.requests.model import named
+from stele.domain.model.requests import named
 from tests.deployment.process import HTTP_TIMEOUT_S, PLAIN_HTTP, Service
 from tests.polling import wait_until
 

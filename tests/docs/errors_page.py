@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from stele.domain.requests import not_taken
+from stele.domain import not_taken
 from stele.metadata_log.http import NOT_TAKEN
 from tests.docs.pages import REPOSITORY, with_generated_part
 

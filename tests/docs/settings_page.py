@@ -13,7 +13,7 @@ from stele.catch_up.settings import CatchUpSettings
 from stele.cdc_connector.settings import CdcConnectorSettings
 from stele.console.settings import ConsoleSettings
 from stele.coordinator.settings import CoordinatorSettings
-from stele.domain.features.known import KNOWN
+from stele.domain.model.settings import KNOWN
 from stele.metadata_log.settings import MetadataLogSettings
 from stele.node.settings import NodeSettings
 from stele.placements.settings import PlacementsSettings, SqlServerSettings

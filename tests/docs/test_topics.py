@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 import stele
+from stele.domain import not_taken
 from stele.domain.commands import COMMANDS
-from stele.domain.requests import not_taken
 from stele.log.chain import MAGIC
 from stele.log.schemas import HEADER_BYTES, header_of, load_schemas
 from tests.docs.pages import REPOSITORY
@@ -39,7 +39,7 @@ def test_log_page_lists_every_code_of_an_undecided_command() -> None:
     table = page.split("Some answers decide nothing")[1].split("\n\n")[1]
     cells = [line.split("|")[1] for line in table.splitlines()]
     listed = {code for cell in cells for code in re.findall(r"`(\w+)`", cell)}
-    known = {value for name, value in vars(not_taken).items() if name.isupper()}
+    known = [value for name, value in vars(not_taken).items() if name.isupper()]
     codes = {value for value in known if isinstance(value, str)} - {not_taken.HORIZON_MS}
     assert listed == codes | {"malformed_command", "unknown_schema"}
 

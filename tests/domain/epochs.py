@@ -16,11 +16,11 @@ from stele.domain.commands import (
 from stele.domain.decide import decide
 from stele.domain.evolve import evolve
 from stele.domain.facts import AnyFact, Epoch
-from stele.domain.features.model import FeaturesEnabled
 from stele.domain.image import EMPTY, EMPTY_FOR_FOLLOWERS, NO_LOG, Image
-from stele.domain.recovery.record import NewLog, Why, recovered
-from stele.domain.requests.memory import refusal
-from stele.domain.requests.model import named, parse
+from stele.domain.model.features import FeaturesEnabled
+from stele.domain.model.requests import named, parse
+from stele.domain.recovery import NewLog, Why, recovered
+from stele.domain.request_memory import refusal
 from stele.log.chain import next_state_id
 
 AT_MS = 1_700_000_000_000

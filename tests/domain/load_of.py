@@ -5,9 +5,9 @@ from typing import NamedTuple
 
 import msgspec
 
+from stele.domain.balancer.load import LoadTable
 from stele.domain.image import Image
 from stele.domain.messages import UNKNOWN_RATE, Load, TabletSizes
-from stele.domain.tablets.load import LoadTable
 from stele.domain.tablets.maps import read_from
 
 TOTAL_BYTES = 1 << 40

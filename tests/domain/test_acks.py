@@ -1,7 +1,7 @@
 """An ack counts only for the history that the counting process has itself (I5, I13)."""
 
-from stele.domain.acks import AckTable, barrier
 from stele.domain.image import Image
+from stele.domain.topology.barriers import AckTable, barrier
 from tests.domain.ack_of import ack_of
 from tests.domain.history import three_nodes
 from tests.node.world import World

@@ -6,7 +6,7 @@ from msgspec.structs import replace
 from stele.domain.addresses import is_same_address, normal_address, why_no_address
 from stele.domain.base import Rejection
 from stele.domain.commands import AnnounceNode, Exclude, ExcludeDead
-from stele.domain.soundness.check import flaws_of
+from stele.domain.soundness import flaws_of
 from tests.domain.history import History, join, three_nodes
 
 NONE = (

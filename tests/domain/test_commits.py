@@ -3,10 +3,10 @@
 import pytest
 
 from stele.domain.commands import Envelope, Noop, RestrictCommits, SetSetting
-from stele.domain.commits.model import Commits
-from stele.domain.commits.restricted import restricted, restricted_text, takes_from
 from stele.domain.image import EMPTY_FOR_FOLLOWERS
+from stele.domain.model.commits import Commits
 from stele.domain.names import CommitMode
+from stele.domain.not_taken import restricted, restricted_text, takes_from
 from stele.domain.snapshot import domain_hashes, facts_to_image, image_to_facts
 from stele.domain.view import diff, view
 from tests.domain.epochs import AT_MS

@@ -2,7 +2,7 @@
 
 import pytest
 
-from stele.domain.recovery.histories import Absent, HistoryChoice, missed, unagreed
+from stele.domain.recovery import Absent, HistoryChoice, missed, unagreed
 
 ONE, TWO = (
     Absent("cu-1", "http://one:7100", "It begins anew."),

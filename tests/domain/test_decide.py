@@ -33,11 +33,11 @@ from stele.domain.commands import (
     ServeRequest,
     SetSetting,
 )
+from stele.domain.model.requests import named
+from stele.domain.model.settings import LOWEST_BARRIER_LEVEL
+from stele.domain.model.topology import RelaxBarrier
 from stele.domain.names import BarrierLevel, NodeState, RequestStatus, TransitionState
-from stele.domain.requests.model import named
 from stele.domain.topology.barriers import next_lower
-from stele.domain.topology.commands import RelaxBarrier
-from stele.domain.topology.limits import LOWEST_BARRIER_LEVEL
 from tests.coordinator.stories import error_of, reach, status_of
 from tests.domain.history import History, World, join, three_nodes
 

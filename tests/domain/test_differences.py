@@ -5,8 +5,8 @@ from itertools import pairwise
 
 import pytest
 
+from stele.domain.model.ring import differences
 from stele.domain.ring.columns import CHUNK_ROWS
-from stele.domain.ring.domain import differences
 from stele.domain.ring.placement import Placement, apply
 from stele.domain.ring.ranges import MIN_TOKEN, Range, RangeReplicas, range_of
 

@@ -34,7 +34,7 @@ from stele.domain.evolve import Delta, apply_facts, evolve
 from stele.domain.facts import Epoch
 from stele.domain.image import EMPTY, EMPTY_FOR_FOLLOWERS, Image
 from stele.domain.names import CommitMode
-from stele.domain.recovery.record import NewLog, Why, recovered
+from stele.domain.recovery import NewLog, Why, recovered
 from stele.domain.registry import DECISIONS, DOMAINS, FACTS
 from stele.domain.registry_entry import Domain
 from stele.domain.snapshot import (

@@ -16,7 +16,7 @@ from stele.domain.commands import (
 )
 from stele.domain.epoch_search import Question, fits, ids_of, texts_of
 from stele.domain.facts import Epoch
-from stele.domain.requests.model import named
+from stele.domain.model.requests import named
 from stele.domain.staging import Part
 from tests.domain.epochs import AT_MS, History
 from tests.domain.history import join, three_nodes

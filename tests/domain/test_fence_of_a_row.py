@@ -6,8 +6,7 @@ from msgspec.structs import replace
 
 from stele.domain.fencing import newest_fenced, takes_part
 from stele.domain.image import Image
-from stele.domain.membership.image import MembershipImage
-from stele.domain.membership.model import Node
+from stele.domain.model.membership import MembershipImage, Node
 from stele.domain.names import NodeState
 from stele.domain.ring.ranges import RangeReplicas
 from stele.domain.ring.transition import newest_before

@@ -10,10 +10,10 @@ import pytest
 from stele.domain import hashing
 from stele.domain.commands import COMMAND_DIGEST_BYTES, AnyCommand, CreateTable, command_digest
 from stele.domain.hashing import as_before, hash_of_facts
+from stele.domain.model.operations import Exclude, ReconfigureCatchUp
+from stele.domain.model.requests import Request, RequestChanged
+from stele.domain.model.schema import TableOptions
 from stele.domain.names import RequestKind, RequestStatus
-from stele.domain.requests.model import Request, RequestChanged
-from stele.domain.schema.model import TableOptions
-from stele.domain.topology.operations.commands import Exclude, ReconfigureCatchUp
 
 REQUEST = Request(request_id="r", kind=RequestKind.JOIN, status=RequestStatus.PENDING)
 IN_THE_LOG = hashing.LATER_FIELDS

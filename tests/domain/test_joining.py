@@ -14,7 +14,7 @@ from stele.domain.commands import (
     Join,
     Replace,
 )
-from stele.domain.features.model import FeaturesEnabled
+from stele.domain.model.features import FeaturesEnabled
 from stele.domain.names import NodeState, RequestStatus
 from tests.domain.history import History, join, three_nodes
 

@@ -45,11 +45,6 @@ def file_of(thing: object) -> Path:
     return Path(found).resolve()
 
 
-def aggregate_of(thing: object) -> str:
-    """Return the folder or module of ``domain`` that holds it."""
-    return file_of(thing).relative_to(DOMAIN).with_suffix("").parts[0]
-
-
 def schema_names(file: str) -> set[str]:
     def walk(node: object) -> Iterator[str]:
         if isinstance(node, dict):
@@ -68,7 +63,8 @@ def schema_names(file: str) -> set[str]:
 def test_fact_touches_its_facts_its_domain_and_the_schema(fact: type) -> None:
     applies = [d for d in DOMAINS if fact in d.apply]
     (domain,) = applies
-    assert aggregate_of(domain.apply[fact]) == aggregate_of(fact)
+    assert {file_of(each) for each in domain.apply} == {file_of(fact)}
+    assert {file_of(apply) for apply in domain.apply.values()} == {file_of(domain.apply[fact])}
     assert fact.__name__ in schema_names("epoch.avsc")
     for loop in LOOPS if fact not in CARRIERS else ():
         assert fact.__name__ not in names_in(DOMAIN / f"{loop}.py"), loop
@@ -100,7 +96,7 @@ def test_operation_is_its_file_its_command_and_a_row(kind: RequestKind) -> None:
         assert own.exists()
     else:
         assert file_of(operation.ask) == own
-        assert file_of(operation.command) == OPERATIONS_FOLDER / "commands.py"
+        assert file_of(operation.command) == DOMAIN / "model" / "operations.py"
         assert operation.command.__struct_config__.tag == kind  # type: ignore[attr-defined]
         assert kind in schema_names("command.avsc")
     assert (operation.first is None) is (not operation.states)

@@ -8,23 +8,26 @@ import msgspec
 import pytest
 
 from stele.domain.base import Rejection
-from stele.domain.cluster.model import Incarnation, LogRecovered, Standing, standing
 from stele.domain.commands import CreateKeyspace, Envelope
 from stele.domain.decide import decide
 from stele.domain.evolve import evolve
 from stele.domain.facts import Epoch
 from stele.domain.image import EMPTY, Image
-from stele.domain.recovery.histories import (
+from stele.domain.model.cluster import Incarnation, LogRecovered, Standing, standing
+from stele.domain.model.schema import KeyspaceChanged
+from stele.domain.override_facts import LOST_VERSIONS, floor_after
+from stele.domain.recovery import (
     GivenUp,
     HistoryChoice,
     HistorySource,
+    NewLog,
+    Why,
     choose,
+    recovered,
+    recovery_of,
     to_compare,
     unagreed,
 )
-from stele.domain.recovery.record import NewLog, Why, recovered, recovery_of
-from stele.domain.recovery.versions import LOST_VERSIONS, floor_after
-from stele.domain.schema.model import KeyspaceChanged
 from stele.domain.snapshot import facts_to_image, image_to_facts, state_hash
 from stele.domain.view import diff, view
 from stele.log.codec import decode_epoch, encode_epoch

@@ -5,7 +5,7 @@ import pytest
 from stele.domain.commands import Cancel, NoopRequest, SetSetting
 from stele.domain.evolve import evolve
 from stele.domain.image import Image
-from stele.domain.requests.model import RequestForgotten, named
+from stele.domain.model.requests import RequestForgotten, named
 from stele.domain.snapshot import facts_to_image, image_to_facts
 from tests.domain.epochs import History
 from tests.domain.history import three_nodes

@@ -8,14 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from stele.domain import request_memory
 from stele.domain.commands import AnyCommand, CreateKeyspace, SetSetting, command_digest
 from stele.domain.evolve import evolve
 from stele.domain.facts import Epoch
-from stele.domain.features.model import SettingChanged
 from stele.domain.image import EMPTY, Image
-from stele.domain.requests import memory
-from stele.domain.requests.memory import RequestMemory
-from stele.domain.requests.model import (
+from stele.domain.model.features import SettingChanged
+from stele.domain.model.requests import (
     GENERATIONS,
     CommandRefused,
     asking_ms,
@@ -26,7 +25,8 @@ from stele.domain.requests.model import (
     uuid7,
     uuid8,
 )
-from stele.domain.requests.not_taken import MAX_AHEAD_MS, check_id, expired, horizon_of
+from stele.domain.not_taken import MAX_AHEAD_MS, check_id, expired, horizon_of
+from stele.domain.request_memory import RequestMemory
 from stele.domain.snapshot import facts_to_image, image_to_facts, requests_hash
 from stele.log.chain import next_state_id
 from stele.runtime.request_ids import new_request_id
@@ -34,7 +34,7 @@ from stele.runtime.request_ids import new_request_id
 
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory, "GENERATION", 4)
+    monkeypatch.setattr(request_memory, "GENERATION", 4)
 
 
 def request(number: int) -> str:
@@ -114,11 +114,13 @@ def test_oldest_generation_is_dropped_and_raises_the_horizon() -> None:
 
 @pytest.mark.usefixtures("small")
 def test_unfilled_generation_does_not_count_for_the_limit() -> None:
-    assert filled(3 * memory.GENERATION - 1, limit=2).candidates(request(0)) == (1,)
-    full = filled(3 * memory.GENERATION, limit=2)
+    assert filled(3 * request_memory.GENERATION - 1, limit=2).candidates(request(0)) == (1,)
+    full = filled(3 * request_memory.GENERATION, limit=2)
     assert full.candidates(request(0)) == ()
-    assert full.horizon_ms == time_ms(request(memory.GENERATION - 1))
-    assert filled(3 * memory.GENERATION - 1, limit=2).horizon_ms == -1, "an id of any time is taken"
+    assert full.horizon_ms == time_ms(request(request_memory.GENERATION - 1))
+    assert filled(3 * request_memory.GENERATION - 1, limit=2).horizon_ms == -1, (
+        "an id of any time is taken"
+    )
 
 
 @pytest.mark.usefixtures("small")
@@ -207,7 +209,7 @@ def test_snapshot_plus_tail_equals_a_full_replay(ids: list[list[int]], at: int, 
     seen = set[int]()
     ids = [[n for n in numbers if n not in seen and not seen.add(n)] for numbers in ids]  # type: ignore[func-returns-value]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(memory, "GENERATION", 4)
+        patch.setattr(request_memory, "GENERATION", 4)
         image = resumed = EMPTY
         for epoch in epochs(ids, limit):
             image, resumed = evolve(image, epoch), evolve(resumed, epoch)
@@ -237,9 +239,11 @@ def test_limit_is_a_setting_of_the_log() -> None:
 
 
 def test_entries_of_a_full_generation_take_eight_bytes_each() -> None:
-    found = RequestMemory().with_decisions([request(n) for n in range(memory.GENERATION)], 1)
+    found = RequestMemory().with_decisions(
+        [request(n) for n in range(request_memory.GENERATION)], 1
+    )
     ((_, entries),) = found.sealed()
-    assert (entries.dtype, entries.nbytes) == (np.dtype(np.uint64), 8 * memory.GENERATION)
+    assert (entries.dtype, entries.nbytes) == (np.dtype(np.uint64), 8 * request_memory.GENERATION)
     assert found.candidates(request(77)) == (1,)
 
 
@@ -257,7 +261,8 @@ def test_sealed_generations_are_separate_although_stored_in_few_runs(limit: int,
         requests = {number: 1 + number * step for number in range(4 * at, 4 * at + 4)}
         assert all(generation.base < epoch <= generation.last for epoch in requests.values())
         expected = sorted(
-            memory.hash_of(request(number)) << memory.PLACE_BITS | epoch - generation.base
+            request_memory.hash_of(request(number)) << request_memory.PLACE_BITS
+            | epoch - generation.base
             for number, epoch in requests.items()
         )
         assert entries.tolist() == expected

@@ -13,10 +13,10 @@ from stele.domain.commands import (
     ForgetService,
     Rejection,
 )
-from stele.domain.membership.model import Node
+from stele.domain.model.membership import Node
+from stele.domain.model.requests import named
+from stele.domain.model.services import MAX_SERVICES
 from stele.domain.registry import DOMAINS, features_of
-from stele.domain.requests.model import named
-from stele.domain.services.model import MAX_SERVICES
 from stele.domain.snapshot import domain_hashes, state_hash
 from tests.domain.history import History, three_nodes
 

@@ -3,9 +3,9 @@
 import pytest
 
 from stele.domain.commands import SetSetting
-from stele.domain.features.model import SettingChanged
-from stele.domain.requests.memory import Young
-from stele.domain.requests.model import FINISHED
+from stele.domain.model.features import SettingChanged
+from stele.domain.model.requests import FINISHED
+from stele.domain.request_memory import Young
 from tests.domain.history import three_nodes
 
 TIMED = "01890000-0000-7000-8000-000000000000"

@@ -10,7 +10,7 @@ import httpx
 import pytest
 from confluent_kafka.admin import AdminClient
 
-from stele.domain.requests.model import named
+from stele.domain.model.requests import named
 from stele.runtime.kafka import Topic, topic_name
 from stele.stack.broker import Broker
 from stele.stack.stack import SERVICES, Stack

@@ -6,12 +6,12 @@ import time
 from itertools import count
 
 from stele.coordinator.steps import Limits, Memory, Observed, next_steps
-from stele.domain.acks import AckTable
 from stele.domain.commands import AnyCommand, ClaimCoordinator, Envelope, Rejection
 from stele.domain.image import Image
 from stele.domain.messages import Order, Report, ReportTable
+from stele.domain.model.requests import named
 from stele.domain.names import NodeState, ReportStatus
-from stele.domain.requests.model import named
+from stele.domain.topology.barriers import AckTable
 from tests.domain.ack_of import ack_of
 from tests.log.memory import MemoryPartition
 from tests.log.test_pipeline import NOW_MS, Writer

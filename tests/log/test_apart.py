@@ -23,10 +23,10 @@ from stele.domain.commands import (
 )
 from stele.domain.context import Context
 from stele.domain.image import EMPTY
+from stele.domain.model.requests import named
+from stele.domain.model.ring import RingImage
+from stele.domain.model.schema import TableCreation, TableOptions
 from stele.domain.registry import DECISIONS
-from stele.domain.requests.model import named
-from stele.domain.ring.model import RingImage
-from stele.domain.schema.model import TableCreation, TableOptions
 from stele.log import pipeline, record_builder
 from stele.metadata_log.settings import MetadataLogSettings
 from stele.metadata_log.writer import Writer as Shell

@@ -13,7 +13,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from stele.domain.commands import Envelope
-from stele.domain.features.model import SettingChanged
+from stele.domain.model.features import SettingChanged
 from stele.log import codec
 from stele.log.avro import Reader, reader_of
 from stele.log.avro_writer import writer_of

@@ -8,26 +8,7 @@ import pytest
 from fastavro.schema import load_schema
 
 from stele.domain import commands, facts
-from stele.domain.archive.model import (
-    AnnouncedSnapshot,
-    ArchiveTrimmed,
-    LogReader,
-    LogTruncated,
-    ReaderChanged,
-    ReaderForgotten,
-    Replica,
-    ReplicaChanged,
-    ReplicaDiverged,
-    ReplicaForgotten,
-    SnapshotAnnounced,
-    SnapshotAsked,
-    SnapshotsForgotten,
-    TrimAgreed,
-    TrimProposed,
-)
 from stele.domain.base import Fact
-from stele.domain.cdc.model import CdcGenerationForgotten
-from stele.domain.cluster.model import LogRecovered
 from stele.domain.column import NumberColumn
 from stele.domain.commands import (
     Advance,
@@ -56,10 +37,71 @@ from stele.domain.commands import (
     Rollback,
     SetSetting,
 )
-from stele.domain.commits.model import Commits, CommitsRestricted
 from stele.domain.facts import Epoch
-from stele.domain.features.model import FeaturesEnabled, SettingChanged
 from stele.domain.messages import Ack, Load, Order, Report, TabletSizes
+from stele.domain.model.archive import (
+    AnnouncedSnapshot,
+    ArchiveTrimmed,
+    LogReader,
+    LogTruncated,
+    ReaderChanged,
+    ReaderForgotten,
+    Replica,
+    ReplicaChanged,
+    ReplicaDiverged,
+    ReplicaForgotten,
+    SnapshotAnnounced,
+    SnapshotAsked,
+    SnapshotsForgotten,
+    TrimAgreed,
+    TrimProposed,
+)
+from stele.domain.model.cdc import CdcGenerationForgotten
+from stele.domain.model.cluster import LogRecovered
+from stele.domain.model.commits import Commits, CommitsRestricted
+from stele.domain.model.features import FeaturesEnabled, SettingChanged
+from stele.domain.model.operations import TabletMove, TabletRepair, TabletRestore
+from stele.domain.model.overrides import Override, StateReplaced
+from stele.domain.model.repairs import RepairsForgotten, RepairsResized, RepairTimes, TabletRepaired
+from stele.domain.model.requests import (
+    DecidedGeneration,
+    DecidedRequests,
+    Request,
+    RequestChanged,
+    RequestForgotten,
+)
+from stele.domain.model.ring import PackedRanges, PlacementChanged, PlacementDropped
+from stele.domain.model.schema import (
+    Balancing,
+    BalancingSwitched,
+    Keyspace,
+    KeyspaceChanged,
+    KeyspaceDropped,
+    Table,
+    TableChanged,
+    TableDropped,
+    TableOptions,
+)
+from stele.domain.model.services import Service, ServiceChanged, ServiceForgotten
+from stele.domain.model.table_snapshots import (
+    RestoredTablets,
+    TableRestoreBegun,
+    TableRestoreEnded,
+    TableRestoreResized,
+    TableSnapshot,
+    TableSnapshotDeleted,
+    TableSnapshotTaken,
+    TabletRestored,
+    WrittenPart,
+)
+from stele.domain.model.topology import Versions
+from stele.domain.model.transitions import (
+    BarrierRelaxed,
+    TransitionMarked,
+    TransitionPlanned,
+    TransitionUnplanned,
+    VersionsChanged,
+)
 from stele.domain.names import (
     BarrierLevel,
     CommitMode,
@@ -71,54 +113,12 @@ from stele.domain.names import (
     RequestStatus,
     TransitionState,
 )
-from stele.domain.overrides.model import Override, StateReplaced
-from stele.domain.repairs import RepairsForgotten, RepairsResized, RepairTimes, TabletRepaired
-from stele.domain.requests.memory import refusal
-from stele.domain.requests.model import (
-    DecidedGeneration,
-    DecidedRequests,
-    Request,
-    RequestChanged,
-    RequestForgotten,
-)
+from stele.domain.request_memory import refusal
 from stele.domain.ring.columns import NodeNumbers
-from stele.domain.ring.model import PackedRanges, PlacementChanged, PlacementDropped
 from stele.domain.ring.ranges import MIN_TOKEN, Range, RangeReplicas
 from stele.domain.ring.transition import TransitionPlan, TransitionRow
-from stele.domain.schema.model import (
-    Balancing,
-    BalancingSwitched,
-    Keyspace,
-    KeyspaceChanged,
-    KeyspaceDropped,
-    Table,
-    TableChanged,
-    TableDropped,
-    TableOptions,
-)
-from stele.domain.services.model import Service, ServiceChanged, ServiceForgotten
 from stele.domain.snapshot import image_to_facts
 from stele.domain.staging import Part, PartsCommitted
-from stele.domain.table_snapshots.model import (
-    RestoredTablets,
-    TableRestoreBegun,
-    TableRestoreEnded,
-    TableRestoreResized,
-    TableSnapshot,
-    TableSnapshotDeleted,
-    TableSnapshotTaken,
-    TabletRestored,
-    WrittenPart,
-)
-from stele.domain.topology.facts import (
-    BarrierRelaxed,
-    TransitionMarked,
-    TransitionPlanned,
-    TransitionUnplanned,
-    VersionsChanged,
-)
-from stele.domain.topology.heads import Versions
-from stele.domain.topology.operations.commands import TabletMove, TabletRepair, TabletRestore
 from stele.log import codec
 from stele.log.chain import MAGIC
 from stele.log.codec import DecodeError

@@ -3,9 +3,9 @@
 import msgspec
 import pytest
 
-from stele.domain.cluster.model import ClusterCreated
 from stele.domain.facts import Epoch
-from stele.domain.features.model import SettingChanged
+from stele.domain.model.cluster import ClusterCreated
+from stele.domain.model.features import SettingChanged
 from stele.log.chain import FROZEN_BYTES
 from stele.log.codec import encode_epoch
 from stele.log.errors import (

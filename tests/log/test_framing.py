@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stele.domain.commands import Envelope, SetSetting
-from stele.domain.requests.model import named
+from stele.domain.model.requests import named
 from stele.log.codec import (
     DecodeError,
     Framing,

@@ -6,9 +6,9 @@ from hypothesis import strategies as st
 
 from stele.domain.commands import AnyCommand, Envelope, Leave, RestrictCommits, SetSetting
 from stele.domain.facts import Epoch
+from stele.domain.model.requests import CommandRefused, named
 from stele.domain.names import CommitMode
-from stele.domain.requests.memory import decisions_of
-from stele.domain.requests.model import CommandRefused, named
+from stele.domain.request_memory import decisions_of
 from stele.log.fold import Fold
 from tests.log.driven_pipeline import tell
 from tests.log.memory import MemoryPartition

@@ -11,17 +11,17 @@ from typing import Final
 import msgspec
 import pytest
 
-from stele.domain.cluster.model import ClusterCreated
 from stele.domain.commands import Join, Leave
 from stele.domain.evolve import apply_facts
 from stele.domain.image import EMPTY, Image
-from stele.domain.membership.model import Node, NodeChanged
+from stele.domain.model.cluster import ClusterCreated
+from stele.domain.model.membership import Node, NodeChanged
+from stele.domain.model.schema import Keyspace, KeyspaceChanged, placement_name
 from stele.domain.names import PARTITIONER, NodeState
 from stele.domain.ring.ranges import MAX_TOKEN, MIN_TOKEN
-from stele.domain.schema.model import Keyspace, KeyspaceChanged, placement_name
+from stele.domain.rules.ring import ring_now
 from stele.domain.snapshot import facts_to_image, image_to_facts
 from stele.domain.staging import Part, StagingImage
-from stele.domain.topology.rings import ring_now
 from stele.log.codec import decode_epoch
 from stele.log.fold import Fold
 from stele.log.record_builder import MAX_RECORD_BYTES

@@ -5,6 +5,7 @@ See docs/design.md, rule 4.
 
 import pytest
 
+from stele.domain import request_memory
 from stele.domain.commands import (
     AnyCommand,
     Cancel,
@@ -19,10 +20,9 @@ from stele.domain.commands import (
     SetSetting,
 )
 from stele.domain.image import EMPTY_FOR_FOLLOWERS, Image
+from stele.domain.model.requests import CommandRefused, named, uuid7
+from stele.domain.not_taken import horizon_of
 from stele.domain.registry import DECISIONS
-from stele.domain.requests import memory
-from stele.domain.requests.model import CommandRefused, named, uuid7
-from stele.domain.requests.not_taken import horizon_of
 from stele.log import pipeline
 from stele.log.chain import next_state_id
 from stele.log.codec import decode_epoch
@@ -277,7 +277,7 @@ def test_decided_request_is_answered_despite_a_new_problem() -> None:
 def test_expired_request_id_is_never_applied(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(memory, "GENERATION", 4)
+    monkeypatch.setattr(request_memory, "GENERATION", 4)
     partition = MemoryPartition()
     writer = create(partition)
     writer.submit(Envelope(request_id=uuid7(1, 1), command=SetSetting("request_memory", "2")))
@@ -306,7 +306,7 @@ def test_request_ids_behind_a_far_horizon_are_accepted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A writer with a wrong clock took ids that are years ahead, and they were forgotten."""
-    monkeypatch.setattr(memory, "GENERATION", 4)
+    monkeypatch.setattr(request_memory, "GENERATION", 4)
     partition, years = MemoryPartition(), 1_800_000_000_000
     monkeypatch.setattr(test_pipeline, "NOW_MS", years)
     writer = create(partition)
@@ -330,7 +330,7 @@ def test_request_ids_behind_a_far_horizon_are_accepted(
 
 def forgetful(monkeypatch: pytest.MonkeyPatch) -> Writer:
     """Return the writer of a log that remembers only the newest decisions."""
-    monkeypatch.setattr(memory, "GENERATION", 2)
+    monkeypatch.setattr(request_memory, "GENERATION", 2)
     writer = create(MemoryPartition())
     writer.submit(Envelope(request_id=uuid7(1, 1), command=SetSetting("request_memory", "1")))
     writer.settle()
@@ -394,8 +394,8 @@ def test_candidate_of_the_same_hash_is_not_the_request(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Two copies wait for the past, and the outcome of one is the answer of both."""
-    monkeypatch.setattr(memory, "GENERATION", 2)
-    monkeypatch.setattr(memory, "hash_of", lambda request_id: 7)
+    monkeypatch.setattr(request_memory, "GENERATION", 2)
+    monkeypatch.setattr(request_memory, "hash_of", lambda request_id: 7)
     writer = create(MemoryPartition())
     for name in ("a", "b", "c"):
         ask(writer, name, SetSetting(name, "1"))

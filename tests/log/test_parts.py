@@ -8,7 +8,6 @@ from typing import cast
 import msgspec
 import pytest
 
-from stele.domain.cdc.model import CdcGenerationWritten
 from stele.domain.commands import (
     Advance,
     AnyCommand,
@@ -23,14 +22,15 @@ from stele.domain.commands import (
 from stele.domain.decide import decide
 from stele.domain.evolve import Delta
 from stele.domain.facts import AnyFact, Epoch
-from stele.domain.features.model import SettingChanged
 from stele.domain.image import EMPTY_FOR_FOLLOWERS, Image
+from stele.domain.model.cdc import CdcGenerationWritten
+from stele.domain.model.features import SettingChanged
+from stele.domain.model.requests import Request, named
+from stele.domain.model.ring import PlacementChanged
+from stele.domain.model.transitions import TransitionOpened
 from stele.domain.names import CommitMode, NodeState
-from stele.domain.requests.model import Request, named
-from stele.domain.ring.model import PlacementChanged
 from stele.domain.snapshot import facts_to_image, image_to_facts, state_hash
 from stele.domain.staging import Part, PartsCommitted, StagingImage, unfolded
-from stele.domain.topology.facts import TransitionOpened
 from stele.domain.topology.planning import GroupPlan, plan_group
 from stele.domain.view import delta_view
 from stele.log.fold import Fold
@@ -50,8 +50,8 @@ FREEZE = RestrictCommits(mode=CommitMode.FROZEN)
 @pytest.fixture(autouse=True)
 def _small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("stele.log.record_builder.PART_BYTES", PART_BYTES)
-    monkeypatch.setattr("stele.domain.ring.model.ROWS_PER_FACT", 10)
-    monkeypatch.setattr("stele.domain.topology.pieces.ROWS_PER_FACT", 3)
+    monkeypatch.setattr("stele.domain.model.ring.ROWS_PER_FACT", 10)
+    monkeypatch.setattr("stele.domain.model.transitions.ROWS_PER_FACT", 3)
 
 
 def two_nodes() -> Driven:
@@ -308,7 +308,7 @@ def test_operation_in_parts_is_planned_once_and_equals_a_whole_decision(
 
 
 def test_large_cdc_generation_is_sent_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("stele.domain.cdc.domain.STREAMS_PER_FACT", 10)
+    monkeypatch.setattr("stele.domain.rules.cdc.STREAMS_PER_FACT", 10)
     cluster = two_nodes()
     parts = [f for e in winners(cluster.partition) for f in e.facts if isinstance(f, Part)]
     staged = [f for part in parts for f in part.facts if isinstance(f, CdcGenerationWritten)]

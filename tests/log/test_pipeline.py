@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from stele.domain import request_memory
 from stele.domain.commands import (
     AnyCommand,
     ClaimCoordinator,
@@ -23,10 +24,9 @@ from stele.domain.commands import (
 from stele.domain.decide import decide
 from stele.domain.facts import Epoch
 from stele.domain.image import Image
+from stele.domain.model.requests import named
 from stele.domain.registry import DECISIONS
-from stele.domain.requests import memory
-from stele.domain.requests.memory import decisions_of
-from stele.domain.requests.model import named
+from stele.domain.request_memory import decisions_of
 from stele.log import pipeline
 from stele.log.chain import next_state_id
 from stele.log.codec import decode_epoch
@@ -422,8 +422,10 @@ def test_each_request_has_one_outcome_in_any_order_of_events(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(pipeline, "is_large", by_name)
         if crowded:
-            patch.setattr(memory, "GENERATION", 3)
-            patch.setattr(memory, "hash_of", lambda request_id: (ord(request_id[-1]) & 3) << 38)
+            patch.setattr(request_memory, "GENERATION", 3)
+            patch.setattr(
+                request_memory, "hash_of", lambda request_id: (ord(request_id[-1]) & 3) << 38
+            )
         play(steps)
 
 

@@ -8,8 +8,8 @@ from types import SimpleNamespace
 import msgspec
 import pytest
 
-from stele.domain.cluster.model import ClusterImage
 from stele.domain.image import Image
+from stele.domain.model.cluster import ClusterImage
 from stele.log import reader as rules
 from stele.log.archive.archive import archived, folded, with_places
 from stele.log.codec import encode_epoch

@@ -10,7 +10,7 @@ from stele.domain.commands import Envelope, Leave, Rejection, SetSetting
 from stele.domain.epoch_search import FOR_EVER_MS, Question, as_searched, fits, ids_of
 from stele.domain.epoch_stats import EpochCount, EpochStats, merged
 from stele.domain.facts import Epoch
-from stele.domain.requests.model import named
+from stele.domain.model.requests import named
 from stele.log import search as module
 from stele.log.codec import DecodeError, encode_epoch
 from stele.log.history import Bounds, EpochNotFoundError, History

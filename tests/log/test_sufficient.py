@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 
 from stele.domain import decide as decide_module
-from stele.domain.cluster.model import FoundCluster
 from stele.domain.commands import Envelope, Rejection, SetSetting
 from stele.domain.decide import decide
 from stele.domain.facts import Epoch
-from stele.domain.features.model import FeaturesEnabled, SettingChanged
-from stele.domain.membership.model import Node, NodeChanged
+from stele.domain.model.cluster import FoundCluster
+from stele.domain.model.features import FeaturesEnabled, SettingChanged
+from stele.domain.model.membership import Node, NodeChanged
+from stele.domain.model.requests import named
 from stele.domain.registry import FEATURES_OF_FACTS, features_of
-from stele.domain.requests.model import named
 from stele.log import codec, schemas
 from stele.log.codec import decode_epoch, encode_epoch
 from stele.log.schemas import HEADER_BYTES, load_schemas, schema_folder

@@ -16,13 +16,13 @@ from typing import Final, NamedTuple
 
 import pytest
 
-from stele.domain.acks import AckTable, barrier, missing_of
 from stele.domain.commands import CreateKeyspace, Leave
 from stele.domain.fencing import check_token, newest_fenced
 from stele.domain.image import Image
 from stele.domain.names import TransitionState
 from stele.domain.ring.quorum import read_satisfied, write_satisfied
 from stele.domain.ring.ranges import RangeReplicas
+from stele.domain.topology.barriers import AckTable, barrier, missing_of
 from tests.coordinator.world import World, empty_cluster
 from tests.domain.ack_of import ack_of
 

@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cache
 
-from stele.domain.cluster.model import LogRecovered
 from stele.domain.facts import Epoch
+from stele.domain.model.cluster import LogRecovered
 from stele.log.chain import FROZEN, STOPS, Chain, Verdict
 from stele.log.codec import encode_epoch
 from stele.log.errors import RecoveredError

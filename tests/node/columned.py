@@ -7,9 +7,9 @@ from typing import Any
 
 import msgspec
 
+from stele.domain.ddl.schema import SCHEMA_OBJECTS
 from stele.domain.image import Image
-from stele.domain.schema.domain import SCHEMA_OBJECTS
-from stele.domain.schema.model import (
+from stele.domain.model.schema import (
     AlterSchema,
     AnyChange,
     ColumnDefinition,
@@ -17,7 +17,7 @@ from stele.domain.schema.model import (
     TableCreation,
     TypeCreation,
 )
-from stele.domain.schema.objects import ColumnKind, TableSchema, TypeField
+from stele.domain.model.schema_objects import ColumnKind, TableSchema, TypeField
 from stele.node.cells import Cell
 from stele.node.coordinate import PlaceOf, WriteOf
 from stele.node.table_rows import DataPath, place_of, rows_of, write_of

@@ -40,12 +40,11 @@ from stele.domain.commands import (
     Replace,
     Rollback,
 )
-from stele.domain.features.model import FeaturesImage
 from stele.domain.image import Image
-from stele.domain.membership.image import MembershipImage
-from stele.domain.membership.model import Node, unclaimed
+from stele.domain.model.features import FeaturesImage
+from stele.domain.model.membership import MembershipImage, Node, unclaimed
+from stele.domain.model.requests import parse, time_ms
 from stele.domain.names import NodeState
-from stele.domain.requests.model import parse, time_ms
 from stele.log.commander import NotTakenError
 from stele.log.errors import AnchorLostError
 from stele.runtime.service import Stop

@@ -12,11 +12,11 @@ import pytest
 
 from stele.agent.agent import Agent, Flows
 from stele.agent.identity import AHEAD, Acknowledged, boot, read
-from stele.domain.acks import AckTable
 from stele.domain.commands import Exclude, ExcludeDead, Noop, Truncate
 from stele.domain.messages import Ack, Order, Report
 from stele.domain.names import OrderKind
 from stele.domain.ring.partitioner import token_of
+from stele.domain.topology.barriers import AckTable
 from stele.log.follower import LogFollower
 from tests.node.world import KEYSPACE, TERM, World, until
 

@@ -20,9 +20,9 @@ from stele.agent.identity import DataDirectory, Identity
 from stele.agent.member import Membership
 from stele.agent.settings import AgentSettings
 from stele.domain.commands import AnnounceNode, Envelope
-from stele.domain.commits.model import RestrictCommits
 from stele.domain.image import Image
-from stele.domain.membership.model import Node
+from stele.domain.model.commits import RestrictCommits
+from stele.domain.model.membership import Node
 from stele.domain.names import CommitMode, NodeState
 from stele.log.brokers import Brokers
 from stele.log.follower import LogFollower

@@ -15,10 +15,10 @@ from stele.agent.pulling import portions_of
 from stele.domain.commands import AlterTable, CreateTable, Truncate
 from stele.domain.image import Image
 from stele.domain.messages import Order
+from stele.domain.model.schema import TableOptions, change_log_of
 from stele.domain.names import OrderKind
 from stele.domain.ring.partitioner import token_of
 from stele.domain.ring.ranges import MIN_TOKEN, Range
-from stele.domain.schema.model import TableOptions, change_log_of
 from stele.log.follower import LogFollower
 from stele.node import store as store_module
 from stele.node.cells import Cell, ColumnValue, HybridClock, StoredCell, row_cell

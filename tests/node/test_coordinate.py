@@ -13,7 +13,7 @@ from stele.agent.judging import Code
 from stele.domain.commands import CreateKeyspace
 from stele.domain.fencing import VersionTracker
 from stele.domain.image import Image
-from stele.domain.membership.image import MembershipImage
+from stele.domain.model.membership import MembershipImage
 from stele.domain.names import NodeState
 from stele.node.cells import TOMBSTONE, Cell, HybridClock, stamp_of
 from stele.node.coordinate import Consistency, Coordination, OutcomeUnknown, PlaceOf, RequestRefused

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stele.domain.schema.objects import NATIVE, TypeField, parse_type
+from stele.domain.model.schema_objects import NATIVE, TypeField, parse_type
 from stele.node.cql_values import (
     ValueMismatch,
     decode_json,

@@ -8,7 +8,7 @@ from stele.agent.gate import binding
 from stele.agent.identity import Acknowledged, Identity
 from stele.domain.commands import FoundCluster
 from stele.domain.image import Image
-from stele.domain.overrides.domain import awaits_state
+from stele.domain.overrides import awaits_state
 from stele.log.chain import next_state_id
 from tests.domain.epochs import AT_MS, LOG_ID, History
 from tests.domain.overrides.overriding import ask

@@ -15,7 +15,7 @@ from stele.agent.gate import Gate, NotThisReplica, floor_of, noted
 from stele.agent.identity import DataDirectory, boot
 from stele.domain.commands import AnnounceNode, Noop
 from stele.domain.image import Image
-from stele.domain.membership.model import unclaimed
+from stele.domain.model.membership import unclaimed
 from stele.log.errors import LogError
 from stele.log.fold import BEGINNING_FOR_FOLLOWERS
 from stele.log.follower import Floor, LogFollower

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from stele.agent.admission import Advertised
 from stele.agent.gate import Closed
 from stele.domain.image import EMPTY, Image
-from stele.domain.membership.image import MembershipImage
+from stele.domain.model.membership import MembershipImage
 from stele.domain.names import NodeState
 from stele.domain.ring.ranges import MAX_TOKEN, MIN_TOKEN
 from stele.domain.routed import HOST

@@ -10,8 +10,8 @@ import pytest
 
 from stele.agent.orders import OrderExecutor, OrderProgress
 from stele.domain.commands import Advance, ClaimCoordinator, Move
-from stele.domain.features.model import REPORT_SOURCES
 from stele.domain.messages import Order, Report, StreamedFrom
+from stele.domain.model.features import REPORT_SOURCES
 from stele.domain.names import OrderKind, ReportStatus
 from stele.log.codec import decode_report, encode_report
 from stele.node.commits import uncancelled

@@ -19,10 +19,10 @@ from stele.domain.commands import (
     RepairTablets,
 )
 from stele.domain.messages import Order
+from stele.domain.model.operations import TabletRepair
 from stele.domain.names import OrderKind
 from stele.domain.ring.partitioner import token_of
 from stele.domain.ring.ranges import Range, contains
-from stele.domain.topology.operations.commands import TabletRepair
 from stele.log.follower import LogFollower
 from stele.node.cells import TOMBSTONE, Cell, ColumnValue, HybridClock, StoredCell, row_cell
 from stele.node.digests import LEAF_ROWS

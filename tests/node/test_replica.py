@@ -14,9 +14,9 @@ from stele.agent.judging import Code, Routing
 from stele.agent.stores import Span, spans_of
 from stele.domain.commands import CreateKeyspace, Envelope, Rejection
 from stele.domain.decide import decide
+from stele.domain.model.schema import KeyspaceChanged
 from stele.domain.ring.partitioner import token_of
 from stele.domain.ring.ranges import MIN_TOKEN
-from stele.domain.schema.model import KeyspaceChanged
 from stele.log.follower import LogFollower
 from stele.node import store as store_module
 from stele.node.cells import Cell, HybridClock, StoredCell, stamp_of

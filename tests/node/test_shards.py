@@ -15,11 +15,11 @@ from stele.agent.orders import OrderProgress
 from stele.agent.stores import Span, parted, partition_of, placed
 from stele.domain.commands import CreateKeyspace, CreateTable, MoveTablets, Rollback
 from stele.domain.messages import Order
+from stele.domain.model.operations import TabletMove
 from stele.domain.names import OrderKind, TransitionState
 from stele.domain.ring.partitioner import token_of
 from stele.domain.ring.ranges import MIN_TOKEN, Range, RangeReplicas, contains
 from stele.domain.topology.live_copies import is_to_be_deleted
-from stele.domain.topology.operations.commands import TabletMove
 from stele.log.follower import LogFollower
 from stele.node.cells import Cell, HybridClock, StoredCell
 from stele.node.load import Rates, measured

@@ -18,10 +18,10 @@ from stele.agent.stores import PAGE_S
 from stele.domain.commands import Exclude, ExcludeDead, Rollback, SetSetting
 from stele.domain.fencing import SessionClosedError
 from stele.domain.messages import Order
+from stele.domain.model.settings import MIB
 from stele.domain.names import OrderKind
 from stele.domain.ring.partitioner import token_of
 from stele.domain.ring.ranges import Range, contains
-from stele.domain.topology.limits import MIB
 from stele.log.follower import LogFollower
 from stele.node.cells import Cell, HybridClock, StoredCell
 from stele.node.load import Rates

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from cassandra import cqltypes
 
+from stele.domain.model.schema import TableCreation, TypeAlteration
+from stele.domain.model.schema_objects import TypeField
 from stele.domain.ring.partitioner import token_of
-from stele.domain.schema.model import TableCreation, TypeAlteration
-from stele.domain.schema.objects import TypeField
 from stele.node.cells import VALUE, Cell, merged
 from stele.node.coordinate import RequestRefused
 from stele.node.settings import MAX_COLUMN_BYTES, MAX_KEY_BYTES

@@ -27,11 +27,11 @@ from stele.domain.commands import (
     Truncate,
 )
 from stele.domain.messages import Order
+from stele.domain.model.operations import TabletRestore
+from stele.domain.model.table_snapshots import TableSnapshot, WrittenPart
 from stele.domain.names import OrderKind
 from stele.domain.ring.partitioner import token_of
 from stele.domain.ring.ranges import Range, contains
-from stele.domain.table_snapshots.model import TableSnapshot, WrittenPart
-from stele.domain.topology.operations.commands import TabletRestore
 from stele.log.follower import LogFollower
 from stele.node import snapshotting
 from stele.node.backups import (

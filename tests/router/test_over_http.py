@@ -20,8 +20,8 @@ from stele.domain.commands import (
     SetSetting,
     Truncate,
 )
+from stele.domain.ddl.schema import SCHEMA_OBJECTS
 from stele.domain.image import Image
-from stele.domain.schema.domain import SCHEMA_OBJECTS
 from stele.log.errors import AnchorLostError
 from stele.router import NotReady, Router, StaleRoute, http_router
 from stele.router.over_http import LACKS_S, LINE_BYTES

@@ -11,7 +11,7 @@ from confluent_kafka import KafkaError, KafkaException
 from msgspec.structs import replace
 
 from stele.domain.commands import SetSetting
-from stele.domain.features.model import REPORT_SOURCES
+from stele.domain.model.features import REPORT_SOURCES
 from stele.domain.registry import KNOWN_FEATURES
 from stele.log.codec import encode_epoch
 from stele.log.errors import OffsetGoneError

@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import pytest
 
-from stele.domain.cluster.model import LogRecovered
+from stele.domain.model.cluster import LogRecovered
 from stele.log.errors import (
     AnchorLostError,
     LogError,

@@ -13,12 +13,12 @@ from immutables import Map
 from msgspec.structs import replace
 
 from stele.domain.commands import Envelope, Rejection
-from stele.domain.commits.model import Commits
 from stele.domain.image import Image
+from stele.domain.model.commits import Commits
+from stele.domain.model.requests import state_time_ms, time_ms
+from stele.domain.model.services import Service, ServicesImage
 from stele.domain.names import CommitMode
 from stele.domain.registry import KNOWN_FEATURES
-from stele.domain.requests.model import state_time_ms, time_ms
-from stele.domain.services.model import Service, ServicesImage
 from stele.log.commander import NotTakenError
 from stele.runtime import announce as module
 from stele.runtime.announce import Announcer, announced, announcement, growing_pauses, own_service

@@ -2,7 +2,7 @@
 
 import time
 
-from stele.domain.requests.model import state_time_ms, time_ms, uuid7
+from stele.domain.model.requests import state_time_ms, time_ms, uuid7
 from stele.runtime.request_ids import new_request_id
 
 HOUR_MS = 3_600_000

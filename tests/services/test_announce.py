@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from stele.domain.commands import AnnounceService, ForgetService
-from stele.domain.services.model import Service
+from stele.domain.model.services import Service
 from stele.runtime.announce import own_service
 from tests.deployment.process import services
 from tests.services.world import log_writer, until

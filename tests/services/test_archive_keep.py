@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from stele.domain.archive.model import UPKEEP
+from stele.domain.model.archive import UPKEEP
 from stele.log.archive.archive import Archive
 from tests.deployment.commands import change, command, fill, spans
 from tests.deployment.process import Service, Start, services

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stele.domain.commands import Envelope, SetSetting
-from stele.domain.requests.model import named
+from stele.domain.model.requests import named
 from stele.log.codec import encode_envelope
 from stele.log.record_builder import Pending
 from stele.metadata_log.commands_topic import CommandsTopic, PartitionProgress, Received

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from stele.domain.commands import CreateKeyspace, Leave
+from stele.domain.model.requests import named
 from stele.domain.names import NodeState, OrderKind, ReportStatus, TransitionState
-from stele.domain.requests.model import named
 from tests.deployment.process import Service, Start, services
 from tests.services.world import (
     LogWriter,

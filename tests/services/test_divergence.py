@@ -10,8 +10,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from stele.domain.archive.model import UPKEEP
-from stele.domain.requests.memory import to_facts
+from stele.domain.model.archive import UPKEEP
+from stele.domain.request_memory import to_facts
 from stele.log.archive.archive import Archive
 from stele.log.archive.snapshots import head_of
 from tests.deployment.commands import change, fill, is_well, spans

@@ -15,7 +15,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from stele.domain.facts import Epoch
-from stele.domain.requests.model import named
+from stele.domain.model.requests import named
 from stele.log.brokers import Brokers
 from stele.log.codec import encode_epoch
 from stele.log.flows import flow_topic

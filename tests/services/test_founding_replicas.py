@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from stele.domain.commands import Envelope, FoundCluster, Outcome
-from stele.domain.requests.model import named
+from stele.domain.model.requests import named
 from stele.log.port import Ends, EpochsLog, Record
 from stele.metadata_log.founding import nothing_older
 from stele.metadata_log.settings import MetadataLogSettings

@@ -11,9 +11,9 @@ import pytest
 from stele.cli.main import run
 from stele.domain.base import Rejection
 from stele.domain.commands import Advance, Envelope, Outcome, SetSetting
+from stele.domain.model.requests import named
 from stele.domain.names import NodeState
-from stele.domain.requests.model import named
-from stele.domain.requests.not_taken import FROZEN
+from stele.domain.not_taken import FROZEN
 from stele.log.brokers import Brokers
 from stele.log.commander import Commander, NotTakenError
 from stele.log.record_builder import Pending

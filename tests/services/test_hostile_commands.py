@@ -10,7 +10,7 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 
 from stele.domain.commands import Envelope, SetSetting
-from stele.domain.requests.model import named
+from stele.domain.model.requests import named
 from stele.log.codec import encode_envelope
 from stele.log.flows import flow_topic
 from stele.metadata_log.__main__ import health_of, running

@@ -12,7 +12,7 @@ from stele.cli.client import Client
 from stele.cli.main import run
 from stele.cli.places import find_places
 from stele.domain.legacy import import_cluster
-from stele.domain.membership.model import is_unclaimed, unclaimed
+from stele.domain.model.membership import is_unclaimed, unclaimed
 from stele.domain.names import NodeState
 from tests.deployment.metadata_log import Start, instances
 from tests.deployment.processes import following, is_refused

@@ -15,7 +15,7 @@ import pytest
 
 from stele.domain.names import RequestStatus
 from stele.domain.ring.partitioner import token_of
-from stele.domain.schema.switches import all_off
+from stele.domain.rules.schema import all_off
 from stele.log.brokers import Brokers
 from stele.log.flows import FlowWriter, flow_topic
 from tests.deployment.commands import delete_topic

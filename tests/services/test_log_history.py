@@ -17,7 +17,7 @@ from confluent_kafka import Producer
 
 from stele.cli.main import run
 from stele.domain.column import column_of
-from stele.domain.requests.model import named
+from stele.domain.model.requests import named
 from stele.log.brokers import Brokers
 from stele.log.flows import flow_topic
 from stele.log.kafka import KafkaLog

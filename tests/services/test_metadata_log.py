@@ -16,7 +16,7 @@ import pytest
 from confluent_kafka import Producer
 
 from stele.domain.commands import ClaimCoordinator, Envelope, Leave, SetSetting
-from stele.domain.requests.model import named, parse, uuid7
+from stele.domain.model.requests import named, parse, uuid7
 from stele.log.brokers import Brokers
 from stele.log.codec import encode_envelope
 from stele.log.commander import Commander, OutcomeUnknownError

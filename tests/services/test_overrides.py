@@ -12,7 +12,7 @@ from confluent_kafka.admin import AdminClient
 from msgspec.structs import replace
 from redis.asyncio import Redis
 
-from stele.domain.membership.model import is_unclaimed
+from stele.domain.model.membership import is_unclaimed
 from stele.domain.names import NodeState
 from stele.session_guard.check import read_guard
 from stele.stack.ports import free_port

@@ -15,9 +15,9 @@ import msgspec
 import pytest
 
 from stele.domain.image import Image
+from stele.domain.model.transitions import Transition
 from stele.domain.names import RequestStatus
 from stele.domain.registry import KNOWN_FEATURES
-from stele.domain.topology.facts import Transition
 from stele.runtime.answers.coordinator import Progress
 from stele.runtime.answers.plans import PlanAnswer, PlanVerdict
 from stele.words.explain import explain

@@ -11,7 +11,7 @@ import pytest
 from redis.asyncio import Redis
 
 from stele.domain.commands import Advance, AdvanceFence, ClaimCoordinator
-from stele.domain.requests.model import named
+from stele.domain.model.requests import named
 from stele.session_guard.check import (
     GuardUnavailable,
     RefusedWrite,

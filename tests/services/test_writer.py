@@ -9,9 +9,9 @@ import pytest
 from msgspec.structs import replace
 
 from stele.domain.commands import Envelope, Outcome, SetSetting
+from stele.domain.model.requests import named
+from stele.domain.not_taken import OTHER_LOG
 from stele.domain.registry import KNOWN_FEATURES
-from stele.domain.requests.model import named
-from stele.domain.requests.not_taken import OTHER_LOG
 from stele.log.chain import STATE_ID
 from stele.log.errors import LostWinnersError
 from stele.log.follower import Floor

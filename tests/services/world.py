@@ -16,10 +16,10 @@ from contextlib import asynccontextmanager
 from stele.domain.commands import AnyCommand, Envelope, FoundCluster, Join, Outcome
 from stele.domain.image import Image
 from stele.domain.messages import Ack, Order, Report
+from stele.domain.model.requests import named
 from stele.domain.names import TAKES_PART, ReportStatus
 from stele.domain.registry import KNOWN_FEATURES
-from stele.domain.requests.memory import decisions_of
-from stele.domain.requests.model import named
+from stele.domain.request_memory import decisions_of
 from stele.log.brokers import Brokers
 from stele.log.chain import next_state_id
 from stele.log.codec import (

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from stele.domain.acks import AckTable
 from stele.domain.image import EMPTY, Image
+from stele.domain.topology.barriers import AckTable
 from stele.session_guard.guard import KEPT_TARGETS, Blocking, current_target, view
 from tests.domain.ack_of import ack_of
 from tests.domain.history import three_nodes

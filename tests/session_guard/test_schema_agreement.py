@@ -9,10 +9,10 @@ from contextlib import asynccontextmanager
 import httpx
 import pytest
 
-from stele.domain.acks import AckTable
 from stele.domain.commands import CreateKeyspace
+from stele.domain.ddl.schema import SCHEMA_OBJECTS
 from stele.domain.image import Image
-from stele.domain.schema.domain import SCHEMA_OBJECTS
+from stele.domain.topology.barriers import AckTable
 from stele.log.codec import encode_ack
 from stele.metadata_log.schema_request import Guards
 from stele.runtime.answers.session_guard import LONGEST_AGREEMENT_S, Liveness

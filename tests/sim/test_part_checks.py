@@ -4,8 +4,8 @@ import pytest
 
 from stele.domain.evolve import apply_facts, evolve
 from stele.domain.facts import AnyFact, Epoch
-from stele.domain.features.model import SettingChanged
 from stele.domain.image import EMPTY, Image
+from stele.domain.model.features import SettingChanged
 from stele.domain.staging import Part, PartsCommitted, StagedFact
 from stele_simulator.part_checks import PartChecks, check_size, is_too_large
 from stele_simulator.violation import Violation

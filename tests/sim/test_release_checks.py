@@ -9,7 +9,7 @@ import pytest
 from stele.agent.admission import JoinRejected
 from stele.agent.identity import boot
 from stele.domain.image import EMPTY
-from stele.domain.membership.domain import check_build
+from stele.domain.rules.membership import check_build
 from stele.runtime.settings import ConfigurationError
 from stele_simulator.processes import run
 from stele_simulator.processes.making import Disaster

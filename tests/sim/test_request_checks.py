@@ -3,7 +3,7 @@
 import pytest
 
 from stele.domain.facts import Epoch
-from stele.domain.requests.model import time_ms, uuid7
+from stele.domain.model.requests import time_ms, uuid7
 from stele_simulator.request_checks import RequestChecks, checks_of
 from stele_simulator.violation import Violation
 

@@ -12,8 +12,8 @@ from stele.domain.base import Rejection
 from stele.domain.evolve import evolve
 from stele.domain.fencing import Hold
 from stele.domain.names import NodeState
-from stele.domain.recovery.record import NewLog, Why, recovered
-from stele.domain.schema.switches import all_off
+from stele.domain.recovery import NewLog, Why, recovered
+from stele.domain.rules.schema import all_off
 from stele.domain.tablets.maps import row_of
 from stele.log.codec import decode_epoch, encode_epoch
 from stele_simulator.kernel import us

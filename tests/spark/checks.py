@@ -12,9 +12,8 @@ from immutables import Map
 
 from stele.domain.image import Image
 from stele.domain.messages import PlacementRow
-from stele.domain.placement_hash import placement_hash
-from stele.domain.requests.model import RequestChanged
-from stele.domain.ring.ranges import RangeReplicas
+from stele.domain.model.requests import RequestChanged
+from stele.domain.ring.ranges import RangeReplicas, placement_hash
 from stele.log.brokers import Brokers
 from stele.log.codec import Framing
 from stele.placements import summaries

@@ -23,11 +23,11 @@ from stele.domain.commands import (
     SetSetting,
     SwitchBalancingOff,
 )
+from stele.domain.ddl.schema import SCHEMA_OBJECTS
 from stele.domain.image import EMPTY, Image
+from stele.domain.model.operations import TabletMove
+from stele.domain.model.requests import named
 from stele.domain.names import BALANCER
-from stele.domain.requests.model import named
-from stele.domain.schema.domain import SCHEMA_OBJECTS
-from stele.domain.topology.operations.commands import TabletMove
 from stele.log.chain import next_state_id
 from stele.log.codec import encode_epoch
 from stele.log.fold import Fold

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from stele.domain.commands import AnnounceService, Envelope
 from stele.domain.image import Image
-from stele.domain.services.model import Service, ServicesImage
+from stele.domain.model.services import Service, ServicesImage
 from stele.placements import __main__ as placements
 from stele.placements.settings import PlacementsSettings
 from stele.runtime import announce as module

@@ -7,9 +7,8 @@ import pytest
 
 from stele.domain.facts import Epoch
 from stele.domain.image import Image
-from stele.domain.placement_hash import placement_hash
-from stele.domain.ring.model import NodeNumbered, PlacementChanged, PlacementDropped
-from stele.domain.ring.ranges import RangeReplicas
+from stele.domain.model.ring import NodeNumbered, PlacementChanged, PlacementDropped
+from stele.domain.ring.ranges import RangeReplicas, placement_hash
 from stele.domain.staging import Part, PartsCommitted
 from stele.log.codec import decode_epoch, encode_epoch
 from stele.placements.events import new_rows

@@ -8,7 +8,7 @@ import duckdb
 import pytest
 
 from stele.domain.image import Image
-from stele.domain.placement_hash import placement_hash
+from stele.domain.ring.ranges import placement_hash
 from stele.placements import derived_tables
 from stele.placements.derived_tables import REWRITE_S, Derived, ForTables, Placing, Reached
 from stele.placements.fold import ClusterFold

@@ -8,8 +8,8 @@ from collections.abc import Mapping, Set
 import pytest
 
 from stele.domain.messages import PlacementRow, SchemaObject
+from stele.domain.model.schema import SchemaImage
 from stele.domain.ring.ranges import MIN_TOKEN, RangeReplicas
-from stele.domain.schema.model import SchemaImage
 from stele.placements import topic as module
 from stele.placements.fold import CurrentRow, HeldRows, Key
 from stele.placements.schema_history import ObjectKey

@@ -14,7 +14,7 @@ from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from stele.domain.image import Image
-from stele.domain.placement_hash import placement_hash
+from stele.domain.ring.ranges import placement_hash
 from stele.log.brokers import Brokers
 from stele.log.flows import flow_topic
 from stele.placements.store import (

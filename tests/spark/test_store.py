@@ -16,7 +16,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from stele.domain.evolve import evolve
 from stele.domain.facts import Epoch
-from stele.domain.recovery.record import NewLog, Why, recovered
+from stele.domain.recovery import NewLog, Why, recovered
 from stele.domain.snapshot import state_hash
 from stele.log.chain import Anchor
 from stele.log.fold import Start

@@ -18,7 +18,7 @@ from stele.cli.local.control import Control, Deed, do, note_who_left
 from stele.cli.local.lifecycle import empty, settle, tail_log
 from stele.cli.main import run
 from stele.cli.places import LocalService
-from stele.domain.membership.model import Node
+from stele.domain.model.membership import Node
 from stele.domain.names import NodeState
 from stele.stack.stack import ServiceSpec, Stack
 from stele.stack.supervisor import EXIT_BAD_CONFIGURATION, ChildFailed, ProcessState

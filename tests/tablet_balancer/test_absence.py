@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from stele.domain.tablets.proposals import Proposal
+from stele.domain.balancer.proposals import Proposal
 from stele.log.codec import encode_ack
 from stele.tablet_balancer import balancer as module
 from stele.tablet_balancer.balancer import Balancer

@@ -10,8 +10,8 @@ import pytest
 from stele.domain.evolve import Delta, evolve
 from stele.domain.facts import AnyFact, Epoch
 from stele.domain.image import EMPTY, Image
+from stele.domain.model.requests import Request, RequestChanged
 from stele.domain.names import BALANCER, RequestKind, RequestStatus
-from stele.domain.requests.model import Request, RequestChanged
 from stele.domain.staging import Part, PartsCommitted
 from stele.tablet_balancer.failures import FIRST_PAUSE_S, LONGEST_PAUSE_S, Failures
 

@@ -7,9 +7,9 @@ import time
 import msgspec
 import pytest
 
+from stele.domain.balancer.load import NO_LOADS
 from stele.domain.image import Image
 from stele.domain.messages import Load
-from stele.domain.tablets.load import NO_LOADS
 from stele.log.codec import encode_load
 from stele.tablet_balancer import loads
 from stele.tablet_balancer.loads import HOLDS_MS, Histories, HistorySpan, Loads, _Moments, _Weight

@@ -9,9 +9,9 @@ from typing import Any
 import msgspec
 import pytest
 
+from stele.domain.balancer.load import Conditions
 from stele.domain.commands import CreateKeyspace, CreateTable
 from stele.domain.messages import Load
-from stele.domain.tablets.load import Conditions
 from stele.log.codec import encode_load
 from stele.runtime.metrics import foreign_messages
 from stele.tablet_balancer import metrics

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from stele.domain.balance.planned import NodeVerdict, Rule
+from stele.domain.balancer.load import Conditions
+from stele.domain.balancer.proposals import proposal, to_the_end, why_there
+from stele.domain.balancer.resizing import largest
 from stele.domain.base import Rejection
 from stele.domain.commands import Exclude, Leave, ResizeTable
-from stele.domain.tablets.load import Conditions
+from stele.domain.planner.planned import NodeVerdict, Rule, TableSizes
 from stele.domain.tablets.maps import held_by
-from stele.domain.tablets.proposals import proposal, to_the_end, why_there
-from stele.domain.tablets.resizing import largest
-from stele.domain.tablets.sizes import TableSizes
 from tests.coordinator.test_tablets import TABLE, tablets, with_table
 from tests.coordinator.world import World
 from tests.domain.load_of import IDLE, UNCOUNTED, Rate, even, loads_of

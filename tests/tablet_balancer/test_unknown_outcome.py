@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from stele.domain.balancer.proposals import Proposal
+from stele.domain.balancer.stuck import Stuck
 from stele.domain.commands import Envelope, Outcome
-from stele.domain.tablets.proposals import Proposal
-from stele.domain.tablets.stuck import Stuck
 from stele.log.codec import encode_ack
 from stele.tablet_balancer import balancer as balancer_module
 from stele.tablet_balancer.balancer import Balancer

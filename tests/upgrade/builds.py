@@ -50,7 +50,7 @@ class NotesImage(msgspec.Struct, frozen=True):
 DOMAIN = '''
 """Notes, entered in the registry."""
 
-from stele.domain.notes.facts import NotesImage, NoteWritten, WriteNote
+from stele.domain.model.notes import NotesImage, NoteWritten, WriteNote
 from stele.domain.registry_entry import Domain
 
 DOMAIN = Domain(
@@ -69,14 +69,14 @@ PLACES = (
     (
         "registry.py",
         "from stele.domain.registry_entry import Domain\n",
-        "+from stele.domain.notes.domain import DOMAIN as NOTES\n",
+        "+from stele.domain.rules.notes import DOMAIN as NOTES\n",
     ),
     ("registry.py", "    DECIDED,\n)", "-    NOTES,\n"),
-    ("facts.py", "import msgspec\n", "+\nfrom stele.domain.notes.facts import NotesFact\n"),
+    ("facts.py", "import msgspec\n", "+\nfrom stele.domain.model.notes import NotesFact\n"),
     ("facts.py", "AnyFact = ", "+NotesFact | "),
-    ("image.py", "import msgspec\n", "+\nfrom stele.domain.notes.facts import NotesImage\n"),
+    ("image.py", "import msgspec\n", "+\nfrom stele.domain.model.notes import NotesImage\n"),
     ("image.py", "    staging: StagingImage = ", "-    notes: NotesImage = NotesImage()\n"),
-    ("commands.py", "import msgspec\n", "+\nfrom stele.domain.notes.facts import NotesCommand\n"),
+    ("commands.py", "import msgspec\n", "+\nfrom stele.domain.model.notes import NotesCommand\n"),
     ("commands.py", "    | FeaturesCommand\n", "+    | NotesCommand\n"),
 )
 """Edits of ``docs/internals/extending.md``: file, existing text, and the text after (+) or before (-) it."""
@@ -112,10 +112,8 @@ def build_with_one_more_fact(folder: Path) -> Path:
     for part in PARTS:
         shutil.copytree(ROOT / part, folder / part, ignore=shutil.ignore_patterns("__pycache__"))
     domain = folder / "services" / "stele" / "domain"
-    notes = domain / "notes"
-    notes.mkdir()
-    for name, text in (("__init__", ""), ("facts", FACTS), ("domain", DOMAIN)):
-        (notes / f"{name}.py").write_text(text)
+    for layer, text in (("model", FACTS), ("rules", DOMAIN)):
+        (domain / layer / "notes.py").write_text(text)
     for name, anchor, added in PLACES:
         _insert(domain / name, anchor, added)
     _add_record(folder / "schemas" / "epoch.avsc", "facts", "NoteWritten")

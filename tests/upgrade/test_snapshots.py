@@ -31,7 +31,7 @@ FeaturesEnabled = named["FeaturesEnabled"]
 facts = [ClusterCreated("demo", "demo/1", PARTITIONER, "1" * 32, "topic")]
 facts += [SettingChanged(f"s{n:03}", str(n)) for n in range(200)]
 if "notes" in sys.argv:
-    from stele.domain.notes.facts import NoteWritten
+    from stele.domain.model.notes import NoteWritten
     facts += [FeaturesEnabled(("notes",)), NoteWritten("a note")]
 image = facts_to_image(facts, 7, b"7" * 16)
 with open(sys.argv[1], "wb") as file:

@@ -13,18 +13,18 @@ import msgspec
 
 from stele.agent.identity import DataDirectory, Identity
 from stele.domain.commands import AnnounceNode, AnyCommand, Envelope, Join, Outcome, Replace
-from stele.domain.commits.restricted import takes_from
 from stele.domain.image import NO_LOG, Image
-from stele.domain.membership.model import Node
+from stele.domain.model.membership import Node
+from stele.domain.model.requests import Request
 from stele.domain.names import NodeState, RequestStatus
-from stele.domain.requests.model import Request
-from stele.domain.requests.not_taken import (
+from stele.domain.not_taken import (
     EXPIRED,
     NOT_FOUNDED,
     OTHER_LOG,
     RESTRICTED,
     REUSED,
     horizon_of,
+    takes_from,
 )
 from stele.domain.topology.operations.table import OPERATIONS
 from stele.log.commander import NotTakenError

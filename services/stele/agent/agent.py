@@ -32,8 +32,8 @@ from stele.domain.evolve import Delta
 from stele.domain.fencing import Hold, SessionGuard, SessionManager, VersionTracker
 from stele.domain.image import Image
 from stele.domain.messages import Ack, Order, Report
+from stele.domain.model.schema import KeyspaceChanged, TableChanged
 from stele.domain.names import OrderKind
-from stele.domain.schema.model import KeyspaceChanged, TableChanged
 from stele.log.brokers import Brokers
 from stele.log.codec import DecodeError, decode_order, encode_ack, encode_report
 from stele.log.flows import FlowReader, FlowWriter, flow_topic
@@ -199,7 +199,7 @@ class Agent:
     def boot_id(self) -> str:
         """The id of this start.
 
-        As text it sorts after the ids of earlier starts (``domain.acks`` compares it).
+        As text it sorts after the ids of earlier starts (``domain.topology.barriers`` compares it).
         """
         return self._directory.identity.boot_id(self._life)
 

@@ -23,8 +23,8 @@ from stele.agent.orders import OrderProgress
 from stele.agent.stores import Span, parted
 from stele.domain.image import Image
 from stele.domain.messages import Order
+from stele.domain.model.schema import change_log_of, owner_of
 from stele.domain.ring.ranges import MIN_TOKEN, Range
-from stele.domain.schema.model import change_log_of, owner_of
 from stele.domain.topology.live_copies import is_foreign, is_to_be_deleted, is_wanted
 from stele.log.follower import LogFollower
 

@@ -7,8 +7,8 @@ import msgspec
 
 from stele.domain.evolve import Delta
 from stele.domain.image import Image
-from stele.domain.schema.model import TableDropped, TableSchemaChanged
-from stele.domain.schema.objects import Column, TableSchema
+from stele.domain.model.schema import TableDropped, TableSchemaChanged
+from stele.domain.model.schema_objects import Column, TableSchema
 from stele.log.follower import LogFollower
 from stele.runtime.http import HttpError
 

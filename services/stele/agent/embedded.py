@@ -46,9 +46,9 @@ from stele.agent.transfers import (
 )
 from stele.domain.image import Image
 from stele.domain.messages import TabletSizes
+from stele.domain.model.schema_objects import TableSchema
 from stele.domain.names import OrderKind
 from stele.domain.routed import HOST, LOG, REPLICA, Routed
-from stele.domain.schema.objects import TableSchema
 from stele.domain.tablets.maps import range_of
 from stele.runtime import http
 from stele.runtime.http import ErrorCode, HttpError, url_of

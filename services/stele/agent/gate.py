@@ -20,12 +20,12 @@ from typing import Final
 import msgspec
 
 from stele.agent.identity import AcceptedLoss, Acknowledged, DataDirectory, Identity
-from stele.domain.cluster.model import Standing, incarnation, standing
 from stele.domain.evolve import Delta
 from stele.domain.image import Image
-from stele.domain.membership.model import may_take
+from stele.domain.model.cluster import Standing, incarnation, standing
+from stele.domain.model.membership import may_take
 from stele.domain.names import JOINING
-from stele.domain.overrides.domain import awaits_state
+from stele.domain.overrides import awaits_state
 from stele.log.clocks import Lasting
 from stele.log.errors import OtherHistoryError
 from stele.log.follower import Floor, LogFollower

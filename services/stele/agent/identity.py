@@ -213,7 +213,7 @@ class Identity(msgspec.Struct, frozen=True):
     unknown_data: tuple[str, ...] = ()
 
     def boot_id(self, life: str) -> str:
-        """Return an id that, as text, is greater at every start (``domain.acks`` compares it).
+        """Return an id that, as text, is greater at every start (``domain.topology.barriers`` compares it).
 
         ``life`` is new for each start. The suffix marks acks that are counted over all starts,
         unlike those of earlier builds.

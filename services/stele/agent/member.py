@@ -34,7 +34,7 @@ from stele.agent.identity import DataDirectory
 from stele.agent.older_copy import check_newest, newest_ack
 from stele.agent.settings import AgentSettings
 from stele.domain.image import Image
-from stele.domain.membership.model import is_unclaimed
+from stele.domain.model.membership import is_unclaimed
 from stele.log.commander import Commander
 from stele.log.errors import LogError, OtherHistoryError
 from stele.log.follower import Floor, LogFollower

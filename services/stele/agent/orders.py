@@ -14,9 +14,9 @@ from typing import Final
 from confluent_kafka import KafkaException
 
 from stele.domain.evolve import Delta
-from stele.domain.features.model import REPORT_SOURCES
 from stele.domain.image import Image
 from stele.domain.messages import Order, Report, StreamedFrom, WorkKey
+from stele.domain.model.features import REPORT_SOURCES
 from stele.domain.names import OrderKind, ReportStatus
 from stele.domain.topology.live_copies import is_wanted
 from stele.log.errors import LogError

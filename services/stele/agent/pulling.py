@@ -23,14 +23,14 @@ import msgspec
 from stele.agent.judging import Code
 from stele.agent.orders import OrderProgress
 from stele.agent.stores import Span, spans_of
-from stele.domain.cdc.capture import cdc_of
 from stele.domain.fencing import SessionClosedError, SessionGuard
 from stele.domain.image import Image
 from stele.domain.messages import Order
+from stele.domain.model.schema import change_log_of
+from stele.domain.model.settings import STREAM_CONCURRENCY
+from stele.domain.model.transitions import Transition
 from stele.domain.ring.ranges import Range
-from stele.domain.schema.model import change_log_of
-from stele.domain.topology.facts import Transition
-from stele.domain.topology.limits import STREAM_CONCURRENCY
+from stele.domain.rules.cdc import cdc_of
 from stele.domain.topology.operations.table import OPERATIONS
 from stele.log.follower import LogFollower
 from stele.runtime.logs import get_logger

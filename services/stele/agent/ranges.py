@@ -9,7 +9,7 @@ import msgspec
 
 from stele.domain.evolve import Delta
 from stele.domain.image import Image
-from stele.domain.ring.domain import differences
+from stele.domain.model.ring import differences
 from stele.domain.ring.placement import Placement
 from stele.domain.ring.ranges import (
     MAX_TOKEN,

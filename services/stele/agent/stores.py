@@ -10,9 +10,9 @@ from itertools import pairwise
 from typing import Final, NamedTuple, Protocol, runtime_checkable
 
 from stele.domain.image import Image
-from stele.domain.requests.model import Request
+from stele.domain.model.requests import Request
 from stele.domain.ring.ranges import MAX_TOKEN, MIN_TOKEN, Range, RangeReplicas
-from stele.domain.tablets.groups import standing
+from stele.domain.tablets.maps import standing
 from stele.runtime.logs import get_logger
 
 # Spans: ranges of the data of one keyspace or table.

@@ -17,9 +17,9 @@ from stele.agent.orders import OrderHandler, OrderProgress
 from stele.agent.pulling import Pace, Puller, Reading, nothing_at
 from stele.agent.stores import Cursor, Row, Span, Store, page_bytes, page_of
 from stele.domain.messages import Order
+from stele.domain.model.settings import stream_bytes_per_s
 from stele.domain.names import OrderKind
 from stele.domain.routed import headers_for
-from stele.domain.topology.limits import stream_bytes_per_s
 from stele.log.follower import LogFollower
 from stele.runtime.http_tls import certificate_refused
 from stele.runtime.transport import FAILURES, HttpTransport, Transport, answer_of

@@ -12,8 +12,9 @@ from typing import Final, NamedTuple, Protocol
 from confluent_kafka import KafkaException
 
 from stele.catch_up.identity import ReplicaIdentity
-from stele.domain.archive.decide import is_told, to_admit
-from stele.domain.archive.model import (
+from stele.domain.commands import Envelope, Outcome, command_name
+from stele.domain.image import Image
+from stele.domain.model.archive import (
     SNAPSHOTS_KEPT,
     TRUNCATE_BEHIND,
     AdmitDivergence,
@@ -26,13 +27,11 @@ from stele.domain.archive.model import (
     TruncateLog,
     WithdrawSnapshot,
 )
-from stele.domain.archive.retention import Point, to_propose, trimming, truncatable
-from stele.domain.commands import Envelope, Outcome, command_name
-from stele.domain.commits.restricted import takes_from
-from stele.domain.image import Image
+from stele.domain.model.requests import asking_ms, named, state_time_ms
 from stele.domain.names import ReplicaState
-from stele.domain.requests.model import asking_ms, named, state_time_ms
-from stele.domain.requests.not_taken import moved_on
+from stele.domain.not_taken import moved_on, takes_from
+from stele.domain.rules.archive import is_told, to_admit
+from stele.domain.rules.retention import Point, to_propose, trimming, truncatable
 from stele.log.archive.container import EpochSpan
 from stele.log.archive.snapshots import SnapshotHead
 from stele.log.commander import NotTakenError

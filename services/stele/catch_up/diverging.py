@@ -16,8 +16,8 @@ import msgspec
 from stele.catch_up import metrics
 from stele.catch_up.checking import FILE as CHECKED
 from stele.catch_up.identity import FILE, ReplicaIdentity
-from stele.domain.archive.decide import is_told, to_admit
 from stele.domain.image import Image
+from stele.domain.rules.archive import is_told, to_admit
 from stele.log.archive.archive import SEGMENTS, SNAPSHOTS
 from stele.log.archive.container import sync_folder, whole_file
 from stele.runtime.logs import get_logger

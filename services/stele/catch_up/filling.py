@@ -12,9 +12,9 @@ from typing import Final, NamedTuple
 from confluent_kafka import KafkaException
 
 from stele.catch_up.keeper import Keeper, KeeperClosedError
-from stele.domain.archive.model import ArchiveTrimmed
-from stele.domain.archive.retention import Point
 from stele.domain.image import EMPTY, NO_LOG, ZERO_STATE, Image
+from stele.domain.model.archive import ArchiveTrimmed
+from stele.domain.rules.retention import Point
 from stele.log.archive.archive import Archive, archived
 from stele.log.archive.container import Archived, DamagedFileError, EpochSpan, NotArchivedError
 from stele.log.archive.segments import Segment, up_to

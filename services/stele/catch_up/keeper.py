@@ -16,7 +16,9 @@ from functools import partial
 from typing import Final, NamedTuple, TypeVar
 
 from stele.catch_up import metrics
-from stele.domain.archive.model import (
+from stele.domain.facts import AnyFact, Epoch
+from stele.domain.image import Image
+from stele.domain.model.archive import (
     SNAPSHOT_EPOCHS,
     SNAPSHOT_MB,
     AdmitDivergence,
@@ -30,10 +32,8 @@ from stele.domain.archive.model import (
     TruncateLog,
     WithdrawSnapshot,
 )
-from stele.domain.cluster.model import LogRecovered
-from stele.domain.facts import AnyFact, Epoch
-from stele.domain.image import Image
-from stele.domain.requests.memory import to_facts
+from stele.domain.model.cluster import LogRecovered
+from stele.domain.request_memory import to_facts
 from stele.log.archive.archive import Archive, archived
 from stele.log.archive.container import Archived, DamagedFileError, NotArchivedError
 from stele.log.archive.snapshots import Kept, SnapshotHead, head_of

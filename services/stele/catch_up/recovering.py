@@ -19,9 +19,9 @@ from starlette.requests import Request
 
 from stele.catch_up.keeper import Keeper
 from stele.domain.base import Rejection
-from stele.domain.cluster.model import LogRecovered
-from stele.domain.recovery.record import NewLog, Why, recovered
-from stele.domain.requests.memory import to_facts
+from stele.domain.model.cluster import LogRecovered
+from stele.domain.recovery import NewLog, Why, recovered
+from stele.domain.request_memory import to_facts
 from stele.log.archive.archive import Archive, folded
 from stele.log.archive.container import Archived, DamagedFileError, NotArchivedError
 from stele.log.archive.snapshots import UnreadableSnapshotError, head_of

@@ -35,8 +35,8 @@ from stele.catch_up.recovering import (
 )
 from stele.catch_up.settings import CatchUpSettings
 from stele.catch_up.trimming import Delete, Trimmer, truncate
-from stele.domain.archive.retention import Point
 from stele.domain.facts import Epoch
+from stele.domain.rules.retention import Point
 from stele.log.archive.archive import Archive
 from stele.log.archive.container import Archived
 from stele.log.archive.snapshots import UnreadableSnapshotError

@@ -18,8 +18,8 @@ from confluent_kafka.admin import AdminClient
 from stele.catch_up import metrics
 from stele.catch_up.identity import ReplicaIdentity
 from stele.catch_up.keeper import Keeper, KeeperClosedError
-from stele.domain.archive.model import AgreeToTrim, TrimProposed
 from stele.domain.image import Image
+from stele.domain.model.archive import AgreeToTrim, TrimProposed
 from stele.log.archive.container import DamagedFileError, NotArchivedError
 from stele.log.archive.snapshots import UnreadableSnapshotError
 from stele.log.brokers import Brokers

@@ -17,8 +17,8 @@ from stele.cdc_connector import metrics
 from stele.cdc_connector.envelope import record_of
 from stele.cdc_connector.settings import CdcConnectorSettings
 from stele.cdc_connector.topic import TableTopic
-from stele.domain.cdc.capture import cdc_of
 from stele.domain.image import Image
+from stele.domain.rules.cdc import cdc_of
 from stele.log.follower import LogFollower
 from stele.runtime.answers.errors import ErrorBody
 from stele.runtime.answers.node import ChangesView

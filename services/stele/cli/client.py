@@ -21,7 +21,7 @@ from stele.cli.lean import httpx
 from stele.cli.notice import RetryNotice
 from stele.cli.places import ServiceAddresses
 from stele.domain.commands import Envelope
-from stele.domain.requests.not_taken import EXPIRED, HORIZON_MS
+from stele.domain.not_taken import EXPIRED, HORIZON_MS
 from stele.metadata_log.api import OutcomeAnswer
 from stele.runtime.answers.errors import LASTING, ErrorBody
 

@@ -18,12 +18,12 @@ import msgspec
 from stele.cli.client import Client
 from stele.cli.errors import CliError, UsageError
 from stele.domain.column import as_list, column_of
+from stele.domain.described_state import Described, Placed, checked, described
 from stele.domain.facts import AnyFact
 from stele.domain.image import Image
 from stele.domain.ring.ranges import RangeReplicas
 from stele.domain.snapshot import state_hash
-from stele.domain.soundness.check import Flaw
-from stele.domain.soundness.described import Described, Placed, checked, described
+from stele.domain.soundness import Flaw
 from stele.log.archive import snapshots
 from stele.log.archive.container import MAGIC, Container, DamagedFileError
 

@@ -14,10 +14,9 @@ from stele.cli.errors import CliError
 from stele.cli.history import RequestHistory
 from stele.cli.output import console, duration
 from stele.cli.reading import StateReading, read_epochs
-from stele.domain.names import UNFINISHED, ReportStatus, RequestStatus
-from stele.domain.requests.model import Request
-from stele.domain.topology.heads import TransitionSummary
-from stele.domain.topology.waits import WaitKind
+from stele.domain.model.requests import Request
+from stele.domain.model.topology import TransitionSummary
+from stele.domain.names import UNFINISHED, ReportStatus, RequestStatus, WaitKind
 from stele.runtime.answers import coordinator as answers
 from stele.runtime.answers.metadata_log import RequestAnswer
 from stele.words.explain import NO_COORDINATOR, after_failure, moved_line, waiting_line

@@ -14,7 +14,7 @@ from stele.cli.client import Client, ask, decode
 from stele.cli.errors import CliError, UnreachableError
 from stele.cli.output import joined
 from stele.cli.reading import SERVICE, StateReading
-from stele.domain.requests.model import Request
+from stele.domain.model.requests import Request
 from stele.words.facts import EpochRow, altered_table, summary
 from stele.words.names import ID, Fact, HistoryNames, named_by
 

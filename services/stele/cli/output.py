@@ -14,7 +14,7 @@ from rich.measure import Measurement
 from rich.table import Column, Table
 from rich.text import Text
 
-from stele.domain.schema.model import Balancing, Off
+from stele.domain.model.schema import Balancing, Off
 from stele.words.units import (
     VisibleConsole,
     ago,

@@ -8,11 +8,11 @@ from typing import Literal, TypeVar
 
 from stele.cli.client import Client
 from stele.cli.errors import CliError
-from stele.domain.membership.model import Node
-from stele.domain.requests.model import Request
-from stele.domain.schema.model import Balancing, Keyspace, Table
-from stele.domain.services.model import Service
-from stele.domain.table_snapshots.model import TableSnapshot
+from stele.domain.model.membership import Node
+from stele.domain.model.requests import Request
+from stele.domain.model.schema import Balancing, Keyspace, Table
+from stele.domain.model.services import Service
+from stele.domain.model.table_snapshots import TableSnapshot
 from stele.runtime.answers.metadata_log import (
     CatchUpAnswer,
     CursorPage,

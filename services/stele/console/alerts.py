@@ -11,8 +11,8 @@ import numpy as np
 from prometheus_client.parser import text_string_to_metric_families
 
 from stele.console.views import names_by_id
-from stele.domain.commits.restricted import restricted_text
 from stele.domain.image import Image
+from stele.domain.not_taken import restricted_text
 from stele.domain.ring.columns import PAD
 from stele.domain.topology.live_copies import described, losses
 from stele.runtime.answers.coordinator import Progress, WaitProgress

@@ -10,10 +10,10 @@ import numpy as np
 from stele.console.epoch_text import names_of
 from stele.console.views import map_name, names_by_id
 from stele.domain.image import Image
+from stele.domain.model.schema_objects import Aggregate, Function, UserType
 from stele.domain.names import TABLET_MAP
 from stele.domain.ring.columns import PAD
 from stele.domain.ring.placement import WRITES, Placement
-from stele.domain.schema.objects import Aggregate, Function, UserType
 from stele.domain.view import diff
 from stele.words.names import ID, what
 from stele.words.state_diff import diff_lines

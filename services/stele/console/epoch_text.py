@@ -13,11 +13,11 @@ from stele.console.maps import TOKENS, states_of
 from stele.domain.evolve import Delta
 from stele.domain.facts import Epoch
 from stele.domain.image import Image
-from stele.domain.membership.model import NodeChanged
+from stele.domain.model.membership import NodeChanged
+from stele.domain.model.requests import RequestForgotten
+from stele.domain.model.ring import PlacementChanged, PlacementDropped
 from stele.domain.registry import FACTS
-from stele.domain.requests.model import RequestForgotten
 from stele.domain.ring.columns import PAD, lengths
-from stele.domain.ring.model import PlacementChanged, PlacementDropped
 from stele.domain.ring.placement import VERSION, WRITES, Placement, reads_of
 from stele.domain.view import epoch_view
 from stele.words.facts import EpochRow, altered_table, fact_lines

@@ -18,7 +18,7 @@ from stele.console.upstream import AwayError, Upstream
 from stele.console.views import names_by_id
 from stele.domain.base import Fact
 from stele.domain.image import Image
-from stele.domain.ring.model import PlacementChanged
+from stele.domain.model.ring import PlacementChanged
 from stele.domain.staging import with_those_inside
 from stele.runtime.http import HttpError
 from stele.runtime.transport import HttpReply

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from stele.domain.column import Ints
 from stele.domain.image import Image
-from stele.domain.membership.image import MembershipImage
+from stele.domain.model.membership import MembershipImage
 from stele.domain.names import TABLET_MAP
 from stele.domain.ring.columns import PAD, Rows, lengths
 from stele.domain.ring.placement import OTHER, READS_COUNT, VERSION, WRITES, Placement, reads_of

@@ -42,8 +42,8 @@ from stele.domain.commands import (
     Truncate,
     command_name,
 )
-from stele.domain.requests.model import is_id, time_ms
-from stele.domain.topology.operations.commands import TabletMove
+from stele.domain.model.operations import TabletMove
+from stele.domain.model.requests import is_id, time_ms
 from stele.runtime.answers.node import NodeView
 from stele.runtime.answers.plans import PlanAnswer
 from stele.runtime.callers import Caller

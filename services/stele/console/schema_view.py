@@ -8,10 +8,9 @@ from collections.abc import Iterator
 
 import msgspec
 
-from stele.domain.features.known import KNOWN
 from stele.domain.image import Image
-from stele.domain.schema.model import Balancing, SchemaImage, Table, TableOptions
-from stele.domain.schema.objects import (
+from stele.domain.model.schema import Balancing, SchemaImage, Table, TableOptions
+from stele.domain.model.schema_objects import (
     Aggregate,
     Column,
     ColumnKind,
@@ -22,7 +21,8 @@ from stele.domain.schema.objects import (
     TableSchema,
     UserType,
 )
-from stele.domain.table_snapshots.domain import summary_of
+from stele.domain.model.settings import KNOWN
+from stele.domain.rules.table_snapshots import summary_of
 from stele.runtime.answers.schema import schema_answer
 from stele.words.cql import statements
 

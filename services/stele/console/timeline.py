@@ -10,9 +10,9 @@ from typing import Any, Final
 import msgspec
 
 from stele.console.epoch_text import EpochText, epoch_text
+from stele.domain.model.requests import Request
 from stele.domain.names import COORDINATOR
 from stele.domain.registry import FACTS
-from stele.domain.requests.model import Request
 from stele.words.facts import EpochRow, flat
 from stele.words.names import HistoryNames
 

@@ -9,14 +9,14 @@ import numpy as np
 
 from stele.console.maps import TOKENS, map_of
 from stele.domain.image import Image
+from stele.domain.model.requests import Request
+from stele.domain.model.topology import Subject
+from stele.domain.model.transitions import Transition
 from stele.domain.names import TABLET_MAP, UNFINISHED, RequestStatus, TransitionState
-from stele.domain.requests.model import Request
 from stele.domain.ring.placement import WRITES, Placement, rows_of
 from stele.domain.ring.ranges import RangeReplicas, upper_bound
 from stele.domain.ring.transition import TransitionRow
-from stele.domain.topology.domain import summary_of, versions_of
-from stele.domain.topology.facts import Transition
-from stele.domain.topology.heads import Subject
+from stele.domain.topology.decide import summary_of, versions_of
 from stele.domain.topology.operations.base import Operation
 from stele.domain.topology.operations.table import OPERATIONS
 from stele.runtime.answers.coordinator import Progress

@@ -15,12 +15,10 @@ from immutables import Map
 from stele.coordinator.context import StepContext, count_refusals, refusal_text
 from stele.coordinator.model import Patience, SentCommand, SentOrder, Steps, Wait
 from stele.domain.commands import AnyCommand, Envelope, Rejection, command_name
-from stele.domain.commits.restricted import restricted_text, takes_from
 from stele.domain.messages import Order, WorkKey
-from stele.domain.names import COORDINATOR
-from stele.domain.requests.model import RejectRequest, asking_ms, uuid8
-from stele.domain.requests.not_taken import horizon_of
-from stele.domain.topology.waits import WaitKind
+from stele.domain.model.requests import RejectRequest, asking_ms, uuid8
+from stele.domain.names import COORDINATOR, WaitKind
+from stele.domain.not_taken import horizon_of, restricted_text, takes_from
 
 
 class CommandAction(msgspec.Struct, frozen=True):

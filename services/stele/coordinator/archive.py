@@ -9,20 +9,19 @@ from collections.abc import Iterable
 from stele.coordinator.actions import Action, CommandAction
 from stele.coordinator.context import StepContext
 from stele.coordinator.model import Patience, Wait
-from stele.domain.archive.decide import unreliable
-from stele.domain.archive.model import (
+from stele.domain.model.archive import (
     ARCHIVE_DEAD_AFTER_S,
     ARCHIVE_REPLICATION,
     ChooseMembers,
     Replica,
     diverged,
 )
-from stele.domain.archive.retention import choose, fits, wanted_members
-from stele.domain.names import ReplicaState, RequestStatus
-from stele.domain.requests.model import Request
-from stele.domain.topology.operations.commands import ReconfigureCatchUp
+from stele.domain.model.operations import ReconfigureCatchUp
+from stele.domain.model.requests import Request
+from stele.domain.names import ReplicaState, RequestStatus, WaitKind
+from stele.domain.rules.archive import unreliable
+from stele.domain.rules.retention import choose, fits, wanted_members
 from stele.domain.topology.operations.reconfigure_catch_up import may_be_chosen
-from stele.domain.topology.waits import WaitKind
 
 
 def keep_archive(context: StepContext) -> list[Action]:

@@ -16,13 +16,13 @@ from stele.coordinator.model import (
     Prospect,
     SentCommand,
 )
-from stele.domain.acks import Barrier, Blocker, barrier
 from stele.domain.commands import AnyCommand, Rejection
 from stele.domain.image import Image
+from stele.domain.model.requests import Request
+from stele.domain.model.settings import ON_UNRESPONSIVE, WAIT
 from stele.domain.names import RequestKind
-from stele.domain.requests.model import Request
-from stele.domain.requests.not_taken import OF_THE_ID
-from stele.domain.topology.limits import ON_UNRESPONSIVE, WAIT
+from stele.domain.not_taken import OF_THE_ID
+from stele.domain.topology.barriers import Barrier, Blocker, barrier
 from stele.domain.topology.operations.table import OPERATIONS
 from stele.domain.topology.planning import GroupPlan
 

@@ -19,17 +19,16 @@ from stele.coordinator.probes import ReplicaProbes
 from stele.coordinator.progress import StreamRates, progress_of
 from stele.coordinator.settings import CoordinatorSettings
 from stele.coordinator.steps import next_steps, standby
-from stele.domain.acks import AckTable
-from stele.domain.archive.model import Replica
 from stele.domain.commands import ClaimCoordinator, Envelope, Outcome, Rejection, command_name
-from stele.domain.commits.restricted import restricted_text, takes_from
 from stele.domain.evolve import Delta
 from stele.domain.image import Image
 from stele.domain.messages import ReportTable
+from stele.domain.model.archive import Replica
+from stele.domain.model.transitions import CoordinatorChanged
 from stele.domain.names import COORDINATOR
+from stele.domain.not_taken import LATER, horizon_of, restricted_text, takes_from
 from stele.domain.observed_time import ObservedTime
-from stele.domain.requests.not_taken import LATER, horizon_of
-from stele.domain.topology.facts import CoordinatorChanged
+from stele.domain.topology.barriers import AckTable
 from stele.domain.topology.operations.table import OPERATIONS
 from stele.log.codec import DecodeError, decode_ack, decode_report, encode_order
 from stele.log.commander import Commander

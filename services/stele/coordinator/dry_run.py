@@ -15,27 +15,22 @@ import msgspec
 from stele.coordinator.model import Limits, Memory, Observed, Steps
 from stele.coordinator.progress import members_down, wait_progress
 from stele.coordinator.steps import next_steps
-from stele.domain.acks import AckTable
+from stele.domain.balancer.load import Conditions
+from stele.domain.balancer.proposals import forecast
 from stele.domain.base import Rejection
 from stele.domain.commands import ChooseMembers, Envelope, command_name
 from stele.domain.decide import decide
 from stele.domain.evolve import apply_facts
 from stele.domain.facts import AnyFact
 from stele.domain.image import Image
-from stele.domain.membership.model import NodeChanged
 from stele.domain.messages import Ack
-from stele.domain.names import NodeState, RequestStatus
-from stele.domain.requests.model import RejectRequest, RequestChanged
-from stele.domain.ring.ranges import RING_SIZE
-from stele.domain.ring.transition import TransitionRow, stream_sources
-from stele.domain.tablets.load import Conditions
-from stele.domain.tablets.maps import row_of
-from stele.domain.tablets.proposals import forecast
-from stele.domain.topology.commands import Advance, ExcludeDead, ServeRequest
-from stele.domain.topology.limits import stream_limit_bytes_per_s
-from stele.domain.topology.operations.commands import TabletMove
-from stele.domain.topology.operations.replace import removal_of_replaced
-from stele.domain.topology.preflight import (
+from stele.domain.model.membership import NodeChanged
+from stele.domain.model.operations import TabletMove
+from stele.domain.model.requests import RejectRequest, RequestChanged
+from stele.domain.model.settings import stream_limit_bytes_per_s
+from stele.domain.model.topology import Advance, ExcludeDead, ServeRequest
+from stele.domain.names import ASIDE, NodeState, RequestStatus, WaitKind
+from stele.domain.preflight import (
     Asked,
     Gain,
     Preflight,
@@ -44,7 +39,11 @@ from stele.domain.topology.preflight import (
     share_of,
     tokens_held,
 )
-from stele.domain.topology.waits import ASIDE, WaitKind
+from stele.domain.ring.ranges import RING_SIZE
+from stele.domain.ring.transition import TransitionRow, stream_sources
+from stele.domain.tablets.maps import row_of
+from stele.domain.topology.barriers import AckTable
+from stele.domain.topology.operations.replace import removal_of_replaced
 from stele.runtime.answers.plans import PlanAnswer, PlannedStream, PlanVerdict
 
 MOST_ASKED_NODES: Final = 16

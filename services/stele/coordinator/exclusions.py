@@ -21,15 +21,15 @@ from stele.coordinator.actions import (
 from stele.coordinator.context import StepContext
 from stele.coordinator.model import Patience, Wait
 from stele.coordinator.openings import not_excluded, reject_unplanned, startable
-from stele.domain.acks import Blocker
 from stele.domain.commands import Rejection
-from stele.domain.requests.model import Request
-from stele.domain.topology.commands import ExcludeDead
+from stele.domain.model.requests import Request
+from stele.domain.model.topology import ExcludeDead
+from stele.domain.names import WaitKind
+from stele.domain.topology.barriers import Blocker
 from stele.domain.topology.live_copies import check_loss
 from stele.domain.topology.operations.base import declared_dead
 from stele.domain.topology.operations.exclude import check_exclusion
 from stele.domain.topology.operations.table import OPERATIONS
-from stele.domain.topology.waits import WaitKind
 
 HEARTBEAT_TIMEOUT: Final = "STELE_HEARTBEAT_TIMEOUT_S"
 _LISTENING: Final = " down"

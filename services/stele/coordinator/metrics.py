@@ -3,7 +3,7 @@
 from prometheus_client import Counter, Gauge, Histogram
 
 from stele.domain.evolve import Delta
-from stele.domain.topology.facts import BarrierRelaxed
+from stele.domain.model.transitions import BarrierRelaxed
 from stele.runtime.metrics import REGISTRY
 
 steps = Counter(

@@ -6,16 +6,15 @@ from collections.abc import Mapping
 import msgspec
 from immutables import Map
 
-from stele.domain.acks import AckTable, Blocker, StateIdOf, unknown
 from stele.domain.commands import Envelope, Rejection
 from stele.domain.image import Image
 from stele.domain.messages import Order, ReportTable, WorkKey
-from stele.domain.names import RequestKind
+from stele.domain.model.requests import Request
+from stele.domain.names import RequestKind, WaitKind
 from stele.domain.observed_time import ALWAYS, ObservedTime
-from stele.domain.requests.model import Request
+from stele.domain.topology.barriers import AckTable, Blocker, StateIdOf, unknown
 from stele.domain.topology.operations.table import OPERATIONS
 from stele.domain.topology.planning import GroupPlan, Locks, locks, needs, plan_group
-from stele.domain.topology.waits import WaitKind
 
 WaitKey = tuple[tuple[str, ...], WaitKind, str]
 """Key of a wait: its requests, its kind, and its text if it names no request."""

@@ -24,19 +24,17 @@ from stele.coordinator.actions import (
 )
 from stele.coordinator.context import StepContext
 from stele.coordinator.model import Patience, Prospect, Wait
-from stele.domain.acks import Blocker
 from stele.domain.commands import Rejection
 from stele.domain.image import Image
-from stele.domain.names import NodeState, RequestKind
-from stele.domain.requests.model import Request
+from stele.domain.model.requests import Request
+from stele.domain.model.transitions import Transition
+from stele.domain.names import NodeState, RequestKind, WaitKind
 from stele.domain.ring.ranges import FirstClaims
-from stele.domain.topology.barriers import configured_level, missing_replicas
-from stele.domain.topology.facts import Transition
+from stele.domain.topology.barriers import Blocker, configured_level, missing_replicas
 from stele.domain.topology.live_copies import described, losses
 from stele.domain.topology.operations.base import declared_dead
 from stele.domain.topology.operations.table import OPERATIONS
 from stele.domain.topology.planning import Locks
-from stele.domain.topology.waits import WaitKind
 
 MOST_AT_ONCE: Final = 128
 """Largest number of openings in a round. Each is planned beside all open transitions: a round of a

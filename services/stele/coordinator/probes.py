@@ -12,8 +12,8 @@ from typing import Final
 import msgspec
 
 from stele.coordinator.model import ReplicaLiveness
-from stele.domain.archive.model import Replica
-from stele.domain.membership.model import Node
+from stele.domain.model.archive import Replica
+from stele.domain.model.membership import Node
 from stele.domain.observed_time import ObservedTime
 from stele.runtime.answers.node import NodeView
 from stele.runtime.answers.position import Position

@@ -12,18 +12,16 @@ import msgspec
 from immutables import Map
 
 from stele.coordinator.model import Limits, Observed, Patience, ReplicaLiveness, Wait
-from stele.domain.acks import Blocker
 from stele.domain.image import Image
 from stele.domain.messages import ReceivedReport, ReportTable
-from stele.domain.names import OrderKind, ReportStatus
+from stele.domain.model.settings import stream_limit_bytes_per_s
+from stele.domain.model.transitions import Transition
+from stele.domain.names import ASIDE, OrderKind, ReportStatus, WaitKind
 from stele.domain.ring.transition import TransitionRow
-from stele.domain.topology.barriers import level_in_force, lowered_level
-from stele.domain.topology.facts import Transition
-from stele.domain.topology.limits import stream_limit_bytes_per_s
+from stele.domain.topology.barriers import Blocker, level_in_force, lowered_level
 from stele.domain.topology.live_copies import described, losses
 from stele.domain.topology.operations.base import declared_dead
 from stele.domain.topology.operations.table import OPERATIONS
-from stele.domain.topology.waits import ASIDE, WaitKind
 from stele.runtime.answers.coordinator import (
     BlockerAnswer,
     NodeProgress,

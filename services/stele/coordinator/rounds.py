@@ -20,20 +20,21 @@ import msgspec
 from stele.coordinator.actions import Action, Actions, CommandAction, TimerStart, TimerStop
 from stele.coordinator.context import StepContext
 from stele.coordinator.model import Patience, Wait, sooner
-from stele.domain.acks import Barrier, barrier
 from stele.domain.image import Image
+from stele.domain.model.settings import RELAX_AFTER_S
+from stele.domain.model.topology import AdvanceFence, RelaxBarrier, Rollback
+from stele.domain.model.transitions import Transition
+from stele.domain.names import WaitKind
 from stele.domain.topology.barriers import (
+    Barrier,
+    barrier,
     configured_level,
     lowered_level,
     lowest_level,
     missing_replicas,
     next_lower,
 )
-from stele.domain.topology.commands import AdvanceFence, RelaxBarrier, Rollback
-from stele.domain.topology.facts import Transition
-from stele.domain.topology.limits import RELAX_AFTER_S
 from stele.domain.topology.operations.table import goes_back_without
-from stele.domain.topology.waits import WaitKind
 
 _AT_LEVEL: Final = "barrier "
 """Prefix of the key of a timer: how long the present barrier has waited for a level."""

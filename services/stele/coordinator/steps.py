@@ -26,8 +26,8 @@ from stele.coordinator.upkeep import (
     keep_generations,
     serve,
 )
-from stele.domain.topology.commands import Advance, AdvanceFence, Move
-from stele.domain.topology.waits import WaitKind
+from stele.domain.model.topology import Advance, AdvanceFence, Move
+from stele.domain.names import WaitKind
 
 replace = msgspec.structs.replace
 

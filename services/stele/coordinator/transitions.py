@@ -18,14 +18,13 @@ from stele.coordinator.context import StepContext
 from stele.coordinator.model import Patience, Wait, sooner
 from stele.coordinator.rounds import Settled
 from stele.coordinator.work import is_done, order_work
-from stele.domain.names import OrderKind
-from stele.domain.table_snapshots.model import WrittenPart
-from stele.domain.topology.commands import Move, Rollback
-from stele.domain.topology.facts import Transition
-from stele.domain.topology.limits import STEP_TIME_LIMIT_S
+from stele.domain.model.settings import STEP_TIME_LIMIT_S
+from stele.domain.model.table_snapshots import WrittenPart
+from stele.domain.model.topology import Move, Rollback
+from stele.domain.model.transitions import Transition
+from stele.domain.names import SILENCE, OrderKind, WaitKind
 from stele.domain.topology.live_copies import tablets_may_lack_writes
 from stele.domain.topology.operations.table import OPERATIONS, State, excluded_receivers, way_back
-from stele.domain.topology.waits import SILENCE, WaitKind
 
 
 def next_move(context: StepContext, transition: Transition) -> Move:

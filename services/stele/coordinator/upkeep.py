@@ -12,20 +12,19 @@ from stele.coordinator.actions import Action, CommandAction, TimerStart, reject
 from stele.coordinator.context import StepContext
 from stele.coordinator.model import Wait
 from stele.coordinator.work import failure_of, is_done, order_work, reset_in_time
-from stele.domain.acks import Barrier, Blocker
-from stele.domain.cdc.domain import to_forget, to_publish
-from stele.domain.cdc.model import ForgetCdcGeneration, PublishCdcGeneration
 from stele.domain.commands import Rejection
-from stele.domain.membership.model import Node
-from stele.domain.names import OrderKind
-from stele.domain.requests.model import Request
-from stele.domain.table_snapshots.domain import expired
-from stele.domain.table_snapshots.model import ExpireTableSnapshot
-from stele.domain.topology.commands import FinishCleanup, FinishEnabling, ServeRequest
+from stele.domain.model.cdc import ForgetCdcGeneration, PublishCdcGeneration
+from stele.domain.model.membership import Node
+from stele.domain.model.requests import Request
+from stele.domain.model.table_snapshots import ExpireTableSnapshot
+from stele.domain.model.topology import FinishCleanup, FinishEnabling, ServeRequest
+from stele.domain.names import OrderKind, WaitKind
+from stele.domain.rules.cdc import to_forget, to_publish
+from stele.domain.rules.table_snapshots import expired
+from stele.domain.topology.barriers import Barrier, Blocker
 from stele.domain.topology.live_copies import described, short_of_writes
 from stele.domain.topology.operations.base import MissingCondition
 from stele.domain.topology.operations.table import OPERATIONS
-from stele.domain.topology.waits import WaitKind
 
 # --- requests that ask all members
 

@@ -12,12 +12,11 @@ import msgspec
 from stele.coordinator.actions import WorkOrder, WorkReset
 from stele.coordinator.context import StepContext
 from stele.coordinator.model import Patience, SentOrder
-from stele.domain.acks import Blocker
 from stele.domain.messages import ReceivedReport, WorkKey
-from stele.domain.names import OrderKind, ReportStatus
+from stele.domain.names import SILENCE, OrderKind, ReportStatus
 from stele.domain.ring.transition import TransitionRow
+from stele.domain.topology.barriers import Blocker
 from stele.domain.topology.operations.table import OPERATIONS
-from stele.domain.topology.waits import SILENCE
 
 
 class WorkState(msgspec.Struct, frozen=True):

@@ -10,7 +10,9 @@ from typing import Final, get_args
 
 import msgspec
 
-from stele.domain.archive.model import (
+from stele.domain.base import Command, Rejection
+from stele.domain.hashing import as_before
+from stele.domain.model.archive import (
     AdmitDivergence,
     AgreeToTrim,
     AnnounceReader,
@@ -26,43 +28,12 @@ from stele.domain.archive.model import (
     TruncateLog,
     WithdrawSnapshot,
 )
-from stele.domain.base import Command, Rejection
-from stele.domain.cdc.model import CdcCommand, ForgetCdcGeneration, PublishCdcGeneration
-from stele.domain.cluster.model import FoundCluster, Noop
-from stele.domain.commits.model import CommitsCommand, RestrictCommits
-from stele.domain.features.model import FeaturesCommand, SetSetting
-from stele.domain.hashing import as_before
-from stele.domain.membership.model import AnnounceNode, MembershipCommand
-from stele.domain.overrides.model import LoadState, OverridesCommand, RevertState
-from stele.domain.requests.model import Cancel, RejectRequest, RequestsCommand
-from stele.domain.schema.model import (
-    AlterSchema,
-    AlterTable,
-    CreateKeyspace,
-    CreateTable,
-    SchemaCommand,
-    SwitchBalancingOff,
-    SwitchBalancingOn,
-)
-from stele.domain.services.model import AnnounceService, ForgetService, ServicesCommand
-from stele.domain.table_snapshots.model import (
-    DeleteTableSnapshot,
-    ExpireTableSnapshot,
-    TableSnapshotsCommand,
-)
-from stele.domain.topology.commands import (
-    Advance,
-    AdvanceFence,
-    ClaimCoordinator,
-    ExcludeDead,
-    FinishCleanup,
-    FinishEnabling,
-    Move,
-    Rollback,
-    ServeRequest,
-    TopologyCommand,
-)
-from stele.domain.topology.operations.commands import (
+from stele.domain.model.cdc import CdcCommand, ForgetCdcGeneration, PublishCdcGeneration
+from stele.domain.model.cluster import FoundCluster, Noop
+from stele.domain.model.commits import CommitsCommand, RestrictCommits
+from stele.domain.model.features import FeaturesCommand, SetSetting
+from stele.domain.model.membership import AnnounceNode, MembershipCommand
+from stele.domain.model.operations import (
     Cleanup,
     DropKeyspace,
     DropTable,
@@ -88,6 +59,35 @@ from stele.domain.topology.operations.commands import (
     RestoreTablets,
     SnapshotTable,
     Truncate,
+)
+from stele.domain.model.overrides import LoadState, OverridesCommand, RevertState
+from stele.domain.model.requests import Cancel, RejectRequest, RequestsCommand
+from stele.domain.model.schema import (
+    AlterSchema,
+    AlterTable,
+    CreateKeyspace,
+    CreateTable,
+    SchemaCommand,
+    SwitchBalancingOff,
+    SwitchBalancingOn,
+)
+from stele.domain.model.services import AnnounceService, ForgetService, ServicesCommand
+from stele.domain.model.table_snapshots import (
+    DeleteTableSnapshot,
+    ExpireTableSnapshot,
+    TableSnapshotsCommand,
+)
+from stele.domain.model.topology import (
+    Advance,
+    AdvanceFence,
+    ClaimCoordinator,
+    ExcludeDead,
+    FinishCleanup,
+    FinishEnabling,
+    Move,
+    Rollback,
+    ServeRequest,
+    TopologyCommand,
 )
 
 __all__ = [

@@ -9,7 +9,7 @@ from stele.domain.base import Rejection
 from stele.domain.commands import Envelope
 from stele.domain.facts import AnyFact
 from stele.domain.image import Image
-from stele.domain.requests.model import state_time_ms
+from stele.domain.model.requests import state_time_ms
 
 T = TypeVar("T")
 

@@ -8,12 +8,12 @@ the times at which CDC generations hold and are forgotten.
 from collections.abc import Set
 
 from stele.domain.base import Rejection
-from stele.domain.cluster.model import FoundCluster
 from stele.domain.commands import MAX_TEXT_CHARS, Envelope, command_name
 from stele.domain.context import Context, Decision, WorkedOut
 from stele.domain.evolve import apply_facts
 from stele.domain.facts import AnyFact
 from stele.domain.image import Image
+from stele.domain.model.cluster import FoundCluster
 from stele.domain.registry import DECISIONS, KNOWN_FEATURES, features_of
 from stele.domain.snapshot import content_hash
 

@@ -13,8 +13,8 @@ import msgspec
 from stele.domain.base import Fact
 from stele.domain.facts import Epoch
 from stele.domain.image import Image
-from stele.domain.requests.model import CommandRefused
-from stele.domain.schema.model import tablet_map
+from stele.domain.model.requests import CommandRefused
+from stele.domain.model.schema import tablet_map
 from stele.domain.staging import with_those_inside
 
 FOR_EVER_MS: Final = 1 << 62

@@ -9,12 +9,12 @@ from typing import Any
 import msgspec
 
 from stele.domain.base import Fact
+from stele.domain.ddl.schema import stamped
 from stele.domain.facts import AnyFact, Epoch
 from stele.domain.image import Image
+from stele.domain.model.requests import GENERATIONS
 from stele.domain.registry import FACTS
-from stele.domain.requests.memory import remember
-from stele.domain.requests.model import GENERATIONS
-from stele.domain.schema.domain import stamped
+from stele.domain.request_memory import remember
 from stele.domain.staging import unfolded
 
 replace = msgspec.structs.replace

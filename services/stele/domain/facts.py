@@ -9,9 +9,9 @@ same facts, from the empty image on.
 
 import msgspec
 
-from stele.domain.cluster.model import ClusterFact
-from stele.domain.requests.model import DecidedFact
-from stele.domain.services.model import ServicesFact
+from stele.domain.model.cluster import ClusterFact
+from stele.domain.model.requests import DecidedFact
+from stele.domain.model.services import ServicesFact
 from stele.domain.staging import StagedFact, StagingFact
 
 AnyFact = ClusterFact | StagedFact | ServicesFact | DecidedFact | StagingFact

@@ -21,7 +21,7 @@ from collections.abc import Callable
 import msgspec
 
 from stele.domain.image import Image
-from stele.domain.topology.image import TopologyImage
+from stele.domain.model.transitions import TopologyImage
 
 
 class StaleVersion(msgspec.Struct, frozen=True):

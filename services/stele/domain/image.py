@@ -7,24 +7,23 @@ from typing import Final
 
 import msgspec
 
-from stele.domain.archive.model import ArchiveImage
-from stele.domain.cdc.image import CdcImage
-from stele.domain.cluster.model import NO_LOG, ClusterImage
-from stele.domain.commits.model import Commits
-from stele.domain.features.model import FeaturesImage
-from stele.domain.membership.image import MembershipImage
-from stele.domain.membership.model import Node
-from stele.domain.overrides.model import OverridesImage
-from stele.domain.repairs import RepairsImage
-from stele.domain.requests.memory import RequestMemory
-from stele.domain.requests.model import Request, RequestsImage
-from stele.domain.ring.model import RingImage
+from stele.domain.model.archive import ArchiveImage
+from stele.domain.model.cdc_streams import CdcImage
+from stele.domain.model.cluster import NO_LOG, ClusterImage
+from stele.domain.model.commits import Commits
+from stele.domain.model.features import FeaturesImage
+from stele.domain.model.membership import MembershipImage, Node
+from stele.domain.model.overrides import OverridesImage
+from stele.domain.model.repairs import RepairsImage
+from stele.domain.model.requests import Request, RequestsImage
+from stele.domain.model.ring import RingImage
+from stele.domain.model.schema import SchemaImage
+from stele.domain.model.services import ServicesImage
+from stele.domain.model.table_restores import TableSnapshotsImage
+from stele.domain.model.transitions import TopologyImage
+from stele.domain.request_memory import RequestMemory
 from stele.domain.ring.placement import Placement
-from stele.domain.schema.model import SchemaImage
-from stele.domain.services.model import ServicesImage
 from stele.domain.staging import StagingImage
-from stele.domain.table_snapshots.image import TableSnapshotsImage
-from stele.domain.topology.image import TopologyImage
 
 __all__ = ["EMPTY", "EMPTY_FOR_FOLLOWERS", "NO_LOG", "ZERO_STATE", "Image", "without_memory"]
 

@@ -17,22 +17,22 @@ import msgspec
 from msgspec import Meta
 
 from stele.domain.base import Rejection
-from stele.domain.cluster.model import ClusterCreated
 from stele.domain.commands import AlterSchema, Envelope
 from stele.domain.context import bad_name
+from stele.domain.ddl.schema import SCHEMA_OBJECTS
 from stele.domain.decide import decide
 from stele.domain.evolve import apply_facts
 from stele.domain.facts import AnyFact
-from stele.domain.features.model import FeaturesEnabled
 from stele.domain.image import EMPTY_FOR_FOLLOWERS, Image
 from stele.domain.json_documents import JsonDocumentError, decode_document
-from stele.domain.membership.model import Node, NodeChanged
+from stele.domain.model.cluster import ClusterCreated
+from stele.domain.model.features import FeaturesEnabled
+from stele.domain.model.membership import Node, NodeChanged
+from stele.domain.model.schema import AnyChange, Keyspace, KeyspaceChanged, placement_name
 from stele.domain.names import PARTITIONER, NodeState
 from stele.domain.ring.placement import Placement, text_of
 from stele.domain.ring.ranges import MAX_TOKEN, MIN_TOKEN, Range
-from stele.domain.schema.domain import SCHEMA_OBJECTS
-from stele.domain.schema.model import AnyChange, Keyspace, KeyspaceChanged, placement_name
-from stele.domain.topology.rings import ring_now
+from stele.domain.rules.ring import ring_now
 
 FORMAT: Final = "stele-legacy-1"
 MURMUR3: Final = "Murmur3Partitioner"

@@ -1,29 +1,29 @@
-"""All domains, in the order of a snapshot. A new domain needs its folder and a line here."""
+"""All domains, in the order of a snapshot. A new domain needs its module and a line here."""
 
 from collections.abc import Collection
 from typing import Any, Final, NamedTuple
 
 from stele.domain import commands
-from stele.domain.archive.domain import DOMAIN as ARCHIVE
 from stele.domain.base import Fact
-from stele.domain.cdc.domain import DOMAIN as CDC
-from stele.domain.cluster.domain import DOMAIN as FOUNDING
-from stele.domain.commits.domain import DOMAIN as COMMITS
-from stele.domain.features.domain import DOMAIN as FEATURES
-from stele.domain.features.model import OF_MESSAGES
-from stele.domain.membership.domain import DOMAIN as MEMBERSHIP
-from stele.domain.overrides.domain import DOMAIN as OVERRIDES
+from stele.domain.ddl.schema import DOMAIN as SCHEMA
+from stele.domain.model.features import OF_MESSAGES
+from stele.domain.model.repairs import DOMAIN as REPAIRS
+from stele.domain.model.ring import DOMAIN as RING
+from stele.domain.overrides import DOMAIN as OVERRIDES
 from stele.domain.registry_entry import Domain
-from stele.domain.repairs import DOMAIN as REPAIRS
-from stele.domain.requests.domain import DOMAIN as REQUESTS
-from stele.domain.requests.memory import DOMAIN as DECIDED
-from stele.domain.ring.domain import DOMAIN as RING
-from stele.domain.schema.domain import DOMAIN as SCHEMA
-from stele.domain.services.domain import DOMAIN as SERVICES
+from stele.domain.request_memory import DOMAIN as DECIDED
+from stele.domain.rules.archive import DOMAIN as ARCHIVE
+from stele.domain.rules.cdc import DOMAIN as CDC
+from stele.domain.rules.cluster import DOMAIN as FOUNDING
+from stele.domain.rules.commits import DOMAIN as COMMITS
+from stele.domain.rules.features import DOMAIN as FEATURES
+from stele.domain.rules.membership import DOMAIN as MEMBERSHIP
+from stele.domain.rules.services import DOMAIN as SERVICES
+from stele.domain.rules.table_snapshots import DOMAIN as TABLE_SNAPSHOTS
 from stele.domain.staging import DOMAIN as STAGING
 from stele.domain.staging import Part, with_those_inside
-from stele.domain.table_snapshots.domain import DOMAIN as TABLE_SNAPSHOTS
-from stele.domain.topology.domain import DOMAIN as TOPOLOGY
+from stele.domain.topology.decide import DOMAIN as TOPOLOGY
+from stele.domain.topology.requests import DOMAIN as REQUESTS
 
 DOMAINS: Final[tuple[Domain, ...]] = (
     FOUNDING,

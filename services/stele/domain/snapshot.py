@@ -14,7 +14,7 @@ from stele.domain.evolve import apply_facts
 from stele.domain.facts import AnyFact
 from stele.domain.hashing import HASH_BYTES
 from stele.domain.image import EMPTY_FOR_FOLLOWERS, Image
-from stele.domain.overrides.domain import DOMAIN as OVERRIDES
+from stele.domain.overrides import DOMAIN as OVERRIDES
 from stele.domain.registry import DOMAINS
 
 

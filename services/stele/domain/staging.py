@@ -7,21 +7,21 @@ from typing import TypeVar
 
 import msgspec
 
-from stele.domain.archive.model import ArchiveFact
 from stele.domain.base import Fact
-from stele.domain.cdc.model import CdcFact
-from stele.domain.commits.model import CommitsFact
-from stele.domain.features.model import FeaturesFact
-from stele.domain.membership.model import MembershipFact
-from stele.domain.overrides.model import OverridesFact
+from stele.domain.model.archive import ArchiveFact
+from stele.domain.model.cdc import CdcFact
+from stele.domain.model.commits import CommitsFact
+from stele.domain.model.features import FeaturesFact
+from stele.domain.model.membership import MembershipFact
+from stele.domain.model.overrides import OverridesFact
+from stele.domain.model.repairs import RepairsFact
+from stele.domain.model.requests import RequestsFact
+from stele.domain.model.ring import RingFact
+from stele.domain.model.schema import SchemaFact
+from stele.domain.model.table_snapshots import TableSnapshotsFact
+from stele.domain.model.transitions import TopologyFact
 from stele.domain.registry_entry import Domain
-from stele.domain.repairs import RepairsFact
-from stele.domain.requests.model import RequestsFact
-from stele.domain.ring.model import RingFact
-from stele.domain.schema.model import SchemaFact
-from stele.domain.table_snapshots.model import TableSnapshotsFact
 from stele.domain.tables import Json
-from stele.domain.topology.facts import TopologyFact
 
 StagedFact = (
     MembershipFact

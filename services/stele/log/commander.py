@@ -15,7 +15,7 @@ from typing import Final, Self
 import stamina
 
 from stele.domain.commands import Envelope, Outcome, Rejection
-from stele.domain.requests.not_taken import BUSY, horizon_of
+from stele.domain.not_taken import BUSY, horizon_of
 from stele.log.brokers import Brokers
 from stele.log.codec import DecodeError, decode_outcome, encode_envelope
 from stele.log.flows import FlowReader, FlowWriter, flow_topic

@@ -1,6 +1,6 @@
 """Errors at which a reader of the log must stop. Skipping an epoch would make a wrong image."""
 
-from stele.domain.cluster.model import LogRecovered
+from stele.domain.model.cluster import LogRecovered
 
 
 class LogError(Exception):

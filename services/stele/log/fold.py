@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence, Set
 from typing import Final, NamedTuple
 
-from stele.domain.cluster.model import LogRecovered
 from stele.domain.evolve import evolve
 from stele.domain.facts import Epoch
 from stele.domain.image import EMPTY, EMPTY_FOR_FOLLOWERS, Image
-from stele.domain.recovery.record import recovery_of
+from stele.domain.model.cluster import LogRecovered
+from stele.domain.recovery import recovery_of
 from stele.domain.registry import KNOWN_FEATURES
 from stele.log.chain import FROZEN, STOPS, Anchor, Chain, Verdict
 from stele.log.codec import DecodeError, decode_epoch

@@ -40,8 +40,8 @@ from stele.domain.commands import (
 from stele.domain.evolve import evolve
 from stele.domain.facts import Epoch
 from stele.domain.image import NO_LOG, Image, without_memory
-from stele.domain.requests.memory import RequestDecision, decisions_of, refusal, rejection_of
-from stele.domain.requests.not_taken import BAD_ID, check_id, deleted, reused, unreadable
+from stele.domain.not_taken import BAD_ID, check_id, deleted, reused, unreadable
+from stele.domain.request_memory import RequestDecision, decisions_of, refusal, rejection_of
 from stele.log.chain import Turns
 from stele.log.codec import decode_epoch
 from stele.log.fold import Fold

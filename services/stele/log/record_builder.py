@@ -10,7 +10,6 @@ from typing import Final, cast
 import msgspec
 
 from stele.domain.base import Rejection
-from stele.domain.cluster.model import ClusterCreated
 from stele.domain.commands import (
     Advance,
     AlterSchema,
@@ -25,16 +24,16 @@ from stele.domain.commands import (
     Rollback,
     command_name,
 )
-from stele.domain.commits.restricted import restricted
 from stele.domain.context import Decision, WorkedOut
 from stele.domain.decide import decide
 from stele.domain.evolve import evolve
 from stele.domain.facts import AnyFact, Epoch
 from stele.domain.image import NO_LOG, Image
+from stele.domain.model.cluster import ClusterCreated
+from stele.domain.model.requests import CommandRefused, time_ms
+from stele.domain.model.schema import KeyspaceCreation, TableCreation, ViewCreation
+from stele.domain.not_taken import expired, restricted
 from stele.domain.registry import features_of
-from stele.domain.requests.model import CommandRefused, time_ms
-from stele.domain.requests.not_taken import expired
-from stele.domain.schema.model import KeyspaceCreation, TableCreation, ViewCreation
 from stele.domain.staging import Part, PartsCommitted, StagedFact
 from stele.log.codec import encode_epoch, fact_size
 

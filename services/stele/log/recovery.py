@@ -2,9 +2,9 @@
 
 The caller performs these steps:
 
-1. Choose a history (``domain.recovery.histories``) and load its image.
+1. Choose a history (``domain.recovery.choose``) and load its image.
 2. Search the topic for an existing recovery (``first_recovery``), and use it if there is one.
-3. Otherwise append the record (``domain.recovery.record``). Search again, from the offset at which
+3. Otherwise append the record (``domain.recovery.recovered``). Search again, from the offset at which
    the topic ended before. The first recovery in the log counts, whichever process wrote it.
 4. Derive the ``Start`` of all readers from it and the image (``start_after``). Write it into the
    snapshot that readers start from.

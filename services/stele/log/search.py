@@ -23,7 +23,7 @@ from typing import Final, NamedTuple
 from stele.domain.epoch_search import Question, as_searched, fits
 from stele.domain.epoch_stats import CountedWinner, Counting, EpochStats
 from stele.domain.facts import Epoch
-from stele.domain.requests.model import state_time_ms
+from stele.domain.model.requests import state_time_ms
 from stele.log.archive.container import long_bytes
 from stele.log.avro import Reader, reader_of
 from stele.log.chain import FROZEN_BYTES, FROZEN_FIELDS, STATE_ID

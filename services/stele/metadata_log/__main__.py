@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
 
-from stele.domain.commits.restricted import restricted_text
+from stele.domain.not_taken import restricted_text
 from stele.log.deliveries import refused_lately
 from stele.log.flows import flow_topic
 from stele.log.kafka import KafkaLog

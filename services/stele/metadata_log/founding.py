@@ -11,8 +11,8 @@ from structlog.stdlib import BoundLogger
 
 from stele.domain.commands import Envelope, FoundCluster, Outcome, Rejection
 from stele.domain.image import ZERO_STATE, Image
-from stele.domain.requests.model import named
-from stele.domain.requests.not_taken import OLDER_CLUSTER, OTHER_LOG
+from stele.domain.model.requests import named
+from stele.domain.not_taken import OLDER_CLUSTER, OTHER_LOG
 from stele.log.ends import Prober
 from stele.log.flows import flow_topic
 from stele.metadata_log.settings import MetadataLogSettings

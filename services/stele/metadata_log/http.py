@@ -11,10 +11,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from stele.domain import not_taken
 from stele.domain.commands import Outcome
 from stele.domain.facts import Epoch
 from stele.domain.image import Image
-from stele.domain.requests import not_taken
 from stele.domain.snapshot import state_hash
 from stele.domain.staging import of_names
 from stele.domain.view import diff

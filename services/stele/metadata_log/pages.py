@@ -14,20 +14,20 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from stele.domain.archive.model import ARCHIVE_REPLICATION, archive_summary
-from stele.domain.archive.retention import agreed_snapshots, trimming, truncatable, wanted_members
-from stele.domain.cdc.image import Generation, count_of, end_at, place_of, stream_at
-from stele.domain.cdc.image import summary_of as generation_summary
 from stele.domain.image import Image, without_memory
-from stele.domain.repairs import Ms
-from stele.domain.requests.model import state_time_ms
+from stele.domain.model.archive import ARCHIVE_REPLICATION, archive_summary
+from stele.domain.model.cdc_streams import Generation, count_of, end_at, place_of, stream_at
+from stele.domain.model.cdc_streams import summary_of as generation_summary
+from stele.domain.model.repairs import Ms
+from stele.domain.model.requests import state_time_ms
+from stele.domain.model.schema import Table
+from stele.domain.model.transitions import Transition
 from stele.domain.ring.placement import Placement, ends_of, rows_of
 from stele.domain.ring.ranges import Range, RangeReplicas
 from stele.domain.ring.transition import TransitionPlan
-from stele.domain.schema.model import Table
+from stele.domain.rules.retention import agreed_snapshots, trimming, truncatable, wanted_members
 from stele.domain.snapshot import image_to_facts
-from stele.domain.topology.domain import summary_of, versions_of
-from stele.domain.topology.facts import Transition
+from stele.domain.topology.decide import summary_of, versions_of
 from stele.domain.view import filters, section, sections
 from stele.log.archive.snapshots import head_of, write
 from stele.log.chain import Anchor

@@ -1,4 +1,4 @@
-"""The decisions of past epochs, for callers that repeat a request id."""
+"""Decisions of past epochs for repeated request ids, and past states for commands that revert."""
 
 import asyncio
 import contextlib
@@ -8,7 +8,12 @@ from typing import Final
 from confluent_kafka import KafkaException
 from structlog.stdlib import BoundLogger
 
-from stele.domain.requests.memory import decisions_of
+from stele.domain.base import Rejection
+from stele.domain.image import without_memory
+from stele.domain.not_taken import BUSY
+from stele.domain.overrides import packed_state
+from stele.domain.request_memory import decisions_of
+from stele.domain.snapshot import image_to_facts
 from stele.log.errors import LogError
 from stele.log.history import EpochNotFoundError, History
 from stele.log.pipeline import Decisions
@@ -21,6 +26,9 @@ BLOCK: Final = 256
 BLOCKS: Final = 16
 """Most blocks kept in memory. Their decisions take a few hundred bytes per epoch."""
 READ_TIMEOUT_S: Final = 10.0
+"""Limit for the epochs of a block."""
+STATE_TIMEOUT_S: Final = 30.0
+"""Limit for a past state: a snapshot, and the epochs after it."""
 
 
 class PastDecisions:
@@ -73,3 +81,24 @@ class PastDecisions:
                 self._blocks.popitem(last=False)
         del self._reading[block]
         return found
+
+
+async def content_at(history: History, epoch: int) -> bytes | Rejection:
+    """Return the content of the state at this epoch, or a rejection when it cannot be read now.
+
+    An epoch that the log does not have has no content; ``decide`` rejects it.
+    """
+    try:
+        async with asyncio.timeout(STATE_TIMEOUT_S):
+            image = without_memory(await history.image_at(epoch))
+    except EpochNotFoundError:
+        return b""
+    except (LogError, KafkaException, TimeoutError) as error:
+        log.warning("the state to go back to cannot be read", epoch=epoch, why=str(error))
+        return Rejection(
+            BUSY,
+            f"The state of epoch {epoch} cannot be read now ({error}). Nothing was decided.",
+            "Try again in a moment with the same request id.",
+            {"epoch": str(epoch)},
+        )
+    return await asyncio.to_thread(lambda: packed_state(image_to_facts(image)))

@@ -7,7 +7,7 @@ import msgspec
 from msgspec import Meta
 
 from stele.domain.commands import AlterSchema
-from stele.domain.schema.model import AnyChange
+from stele.domain.model.schema import AnyChange
 from stele.metadata_log.api import CommandRequest, OutcomeAnswer
 from stele.metadata_log.questions import invalid
 from stele.runtime.answers.session_guard import (

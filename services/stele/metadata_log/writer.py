@@ -48,8 +48,7 @@ from stele.metadata_log.founding import (
     refused_for,
 )
 from stele.metadata_log.known_end import TICK_S, KnownEnd
-from stele.metadata_log.past import PastDecisions
-from stele.metadata_log.reverts import content_at
+from stele.metadata_log.past import PastDecisions, content_at
 from stele.metadata_log.settings import MetadataLogSettings
 from stele.runtime.logs import get_logger
 from stele.runtime.metrics import foreign_messages

@@ -17,10 +17,10 @@ from stele.agent.judging import Routing
 from stele.agent.load import disk_of, reporting_load
 from stele.agent.member import health_of, membership
 from stele.agent.orders import OrderHandler
-from stele.domain.cdc.capture import confidence_ms
 from stele.domain.image import Image
 from stele.domain.names import OrderKind
 from stele.domain.routed import headers_for
+from stele.domain.rules.cdc import confidence_ms
 from stele.node import metrics
 from stele.node.backups import Backups
 from stele.node.binding import bind_store

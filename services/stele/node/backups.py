@@ -26,12 +26,12 @@ from typing import Any, Final, TypeVar
 import msgspec
 from fastavro import parse_schema, reader, writer
 
-from stele.domain.cluster.model import Standing, standing
 from stele.domain.image import Image
+from stele.domain.model.cluster import Standing, standing
+from stele.domain.model.table_snapshots import TableSnapshot
 from stele.domain.names import TransitionState
 from stele.domain.ring.quorum import quorum_of
 from stele.domain.ring.ranges import MIN_TOKEN, Range
-from stele.domain.table_snapshots.model import TableSnapshot
 from stele.domain.tablets.maps import TOKEN_BITS, tablet_of
 from stele.log.archive.container import SYNC_BYTES, sync_file, sync_folder
 from stele.node.cells import ROW, TOMBSTONE, CellKind, StoredCell

@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from stele.agent.stores import parted, partition_of
-from stele.domain.schema.model import change_log_of
+from stele.domain.model.schema import change_log_of
 from stele.node.cells import VALUE, Cell, CellKind, StoredCell, newest, older_part
 
 TIME_BYTES: Final = 8

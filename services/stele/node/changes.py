@@ -16,7 +16,10 @@ from contextlib import asynccontextmanager
 from typing import Final
 
 from stele.agent.stores import parted
-from stele.domain.cdc.capture import (
+from stele.domain.image import Image
+from stele.domain.model.cdc import GENERATION_LEEWAY_MS
+from stele.domain.model.schema import Data
+from stele.domain.rules.cdc import (
     WHOLE_RING,
     CdcOptions,
     ChangeStream,
@@ -24,9 +27,6 @@ from stele.domain.cdc.capture import (
     find_stream,
     stream_sets,
 )
-from stele.domain.cdc.model import GENERATION_LEEWAY_MS
-from stele.domain.image import Image
-from stele.domain.schema.model import Data
 from stele.log.follower import LogFollower
 from stele.node import metrics
 from stele.node.cells import ROW, TOMBSTONE, RowContent, content_of

@@ -23,14 +23,14 @@ import msgspec
 
 from stele.agent.judging import CATCH_UP_LIMIT_S, Code
 from stele.domain.base import Rejection
-from stele.domain.cdc.capture import check_time, confidence_ms, is_captured
 from stele.domain.context import unknown_keyspace, unknown_table
 from stele.domain.fencing import Hold
 from stele.domain.image import Image
+from stele.domain.model.schema import Data, owner_of
 from stele.domain.names import NodeState
 from stele.domain.ring.quorum import read_satisfied, write_satisfied
 from stele.domain.ring.ranges import MAX_TOKEN, Range, RangeReplicas, upper_bound
-from stele.domain.schema.model import Data, owner_of
+from stele.domain.rules.cdc import check_time, confidence_ms, is_captured
 from stele.domain.topology.operations.keyspaces import has_no_data
 from stele.log.errors import LogError
 from stele.log.follower import LogFollower

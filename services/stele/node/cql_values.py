@@ -24,7 +24,14 @@ from typing import Any, Final
 import msgspec
 from cassandra import cqltypes, util
 
-from stele.domain.schema.objects import TUPLE, VECTOR, CqlType, TypeField, expanded, parse_type
+from stele.domain.model.schema_objects import (
+    TUPLE,
+    VECTOR,
+    CqlType,
+    TypeField,
+    expanded,
+    parse_type,
+)
 
 PROTOCOL: Final = 5
 """Version of the native protocol whose encodings are stored."""

@@ -35,10 +35,10 @@ from stele.agent.judging import (
 )
 from stele.agent.stores import Span, parted, placed, read_partition, write_partitions
 from stele.domain.base import Rejection
-from stele.domain.cdc.capture import CdcOptions, cdc_of, check_time, confidence_ms, is_captured
 from stele.domain.fencing import Hold, SessionGuard
+from stele.domain.model.schema import change_log_of
 from stele.domain.ring.ranges import Range
-from stele.domain.schema.model import change_log_of
+from stele.domain.rules.cdc import CdcOptions, cdc_of, check_time, confidence_ms, is_captured
 from stele.log.follower import LogFollower
 from stele.node.cells import HybridClock, StoredCell, stamp_of
 from stele.node.change_log import Capture

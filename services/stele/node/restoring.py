@@ -24,11 +24,11 @@ from stele.agent.stores import PAGE_BYTES, write_partitions
 from stele.domain.fencing import SessionGuard
 from stele.domain.image import Image
 from stele.domain.messages import Order
+from stele.domain.model.settings import MIB, stream_bytes_per_s
+from stele.domain.model.table_restores import TableRestore
+from stele.domain.model.table_snapshots import TableSnapshot, WrittenPart
 from stele.domain.names import NodeState
 from stele.domain.ring.ranges import Range, contains
-from stele.domain.table_snapshots.image import TableRestore
-from stele.domain.table_snapshots.model import TableSnapshot, WrittenPart
-from stele.domain.topology.limits import MIB, stream_bytes_per_s
 from stele.log.errors import LogError
 from stele.log.follower import LogFollower
 from stele.node.backups import (

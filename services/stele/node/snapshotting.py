@@ -21,9 +21,9 @@ from stele.agent.pulling import Pace, Sessions
 from stele.agent.stores import PAGE_BYTES, Span, placed
 from stele.domain.fencing import SessionGuard
 from stele.domain.messages import Order
+from stele.domain.model.settings import MIB, stream_bytes_per_s
+from stele.domain.model.transitions import Transition
 from stele.domain.ring.ranges import RangeReplicas
-from stele.domain.topology.facts import Transition
-from stele.domain.topology.limits import MIB, stream_bytes_per_s
 from stele.log.follower import LogFollower
 from stele.node.backups import (
     Backups,

@@ -25,8 +25,8 @@ from pathlib import Path
 from typing import Final, NamedTuple, TypeVar
 
 from stele.agent.stores import Span, parted
+from stele.domain.model.schema import CHANGE_LOG
 from stele.domain.ring.ranges import MAX_TOKEN, MIN_TOKEN, Range, contains
-from stele.domain.schema.model import CHANGE_LOG
 from stele.log.loops import call_in
 from stele.node.cells import ROW, Cell, StoredCell, kind_of, merged
 from stele.node.change_log import Capture, ChangePage, first_key, log_row, time_of

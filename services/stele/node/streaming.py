@@ -12,7 +12,7 @@ from stele.agent.orders import OrderProgress
 from stele.agent.pulling import Pace, Puller, Reading, Sessions
 from stele.agent.stores import Span, page_bytes, placed, write_partitions
 from stele.domain.messages import Order
-from stele.domain.topology.limits import stream_bytes_per_s
+from stele.domain.model.settings import stream_bytes_per_s
 from stele.log.follower import LogFollower
 from stele.node.cells import HybridClock, StoredCell
 from stele.node.digests import Digest, SourceGone, differing

@@ -17,10 +17,10 @@ from urllib.parse import unquote_to_bytes
 import msgspec
 
 from stele.domain.image import Image
+from stele.domain.model.schema import Table
+from stele.domain.model.schema_objects import Column, ColumnKind, TableSchema, TypeField
 from stele.domain.ring.partitioner import token_of
-from stele.domain.schema.model import Table
-from stele.domain.schema.objects import Column, ColumnKind, TableSchema, TypeField
-from stele.domain.schema.parameters import DEFAULT_TTL
+from stele.domain.rules.table_parameters import DEFAULT_TTL
 from stele.node.cells import (
     ROW,
     TOMBSTONE,

@@ -8,7 +8,7 @@ import msgspec
 from stele.domain.evolve import evolve
 from stele.domain.facts import Epoch
 from stele.domain.image import EMPTY_FOR_FOLLOWERS, NO_LOG, ZERO_STATE, Image
-from stele.domain.ring.domain import differences
+from stele.domain.model.ring import differences
 from stele.domain.ring.ranges import RangeReplicas
 from stele.log.chain import LOG_ID, STOPS, Anchor, Chain, Verdict
 from stele.log.errors import (

@@ -9,8 +9,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from stele.domain.image import ZERO_STATE
-from stele.domain.placement_hash import placement_hash
-from stele.domain.ring.ranges import RangeReplicas
+from stele.domain.ring.ranges import RangeReplicas, placement_hash
 from stele.placements.derived_tables import Reached
 from stele.placements.job import JobOptions
 from stele.placements.runner import Phase, Runner
@@ -37,7 +36,7 @@ class FleetHealth(Health, frozen=True):
 
 
 class ClusterPosition(msgspec.Struct, frozen=True):
-    """Materialized state of a cluster; ``placements_hash`` is that of ``domain.placement_hash``."""
+    """Materialized state of a cluster; ``placements_hash`` is that of ``domain.ring.ranges.placement_hash``."""
 
     epoch: int
     state_id: str

@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Final
 
-from stele.domain.archive.model import AnnounceReader
 from stele.domain.commands import Envelope
+from stele.domain.model.archive import AnnounceReader
 from stele.log.brokers import Brokers
 from stele.runtime.announce import Announcer
 from stele.runtime.request_ids import new_request_id

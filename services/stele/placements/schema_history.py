@@ -10,9 +10,9 @@ from stele.domain.commands import COMMANDS
 from stele.domain.evolve import Delta
 from stele.domain.facts import Epoch
 from stele.domain.image import Image
-from stele.domain.requests.model import Request
-from stele.domain.schema import model as m
-from stele.domain.schema.model import SchemaImage
+from stele.domain.model import schema as m
+from stele.domain.model.requests import Request
+from stele.domain.model.schema import SchemaImage
 from stele.placements.events import time_of
 from stele.placements.fold import FoldError
 from stele.words.cql import statement_of

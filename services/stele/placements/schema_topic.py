@@ -8,8 +8,8 @@ from collections.abc import Iterator, Set
 from typing import Any, Final
 
 from stele.domain.messages import SchemaColumn, SchemaObject
-from stele.domain.schema.model import SchemaImage
-from stele.domain.schema.objects import ColumnKind
+from stele.domain.model.schema import SchemaImage
+from stele.domain.model.schema_objects import ColumnKind
 from stele.log.codec import decode_schema_object, encode_schema_object
 from stele.placements.schema_history import (
     AGGREGATE,

@@ -10,8 +10,8 @@ from typing import Any, Final
 import pyarrow as pa
 
 from stele.domain.image import Image
+from stele.domain.model.transitions import Transition
 from stele.domain.names import OrderKind
-from stele.domain.topology.facts import Transition
 from stele.domain.topology.operations.table import OPERATIONS
 from stele.placements.fold import FoldError
 

@@ -16,11 +16,11 @@ import pyarrow as pa
 
 from stele.domain.evolve import Delta
 from stele.domain.image import Image
+from stele.domain.model.requests import Request, RequestChanged, RequestForgotten
+from stele.domain.model.schema_objects import ColumnKind
 from stele.domain.names import NodeState
-from stele.domain.requests.model import Request, RequestChanged, RequestForgotten
 from stele.domain.ring.placement import Placement
 from stele.domain.ring.ranges import MIN_TOKEN
-from stele.domain.schema.objects import ColumnKind
 from stele.placements.events import time_of
 
 Row = dict[str, Any]

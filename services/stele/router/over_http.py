@@ -20,18 +20,17 @@ from immutables import Map
 
 from stele.client import SILENT_S, HistoryChangedError, HistoryFollower, ServiceAwayError
 from stele.domain.addresses import why_no_address
-from stele.domain.cluster.model import ClusterImage
 from stele.domain.image import EMPTY_FOR_FOLLOWERS, Image
-from stele.domain.membership.image import MembershipImage
-from stele.domain.membership.model import Node
-from stele.domain.ring.model import RingImage
+from stele.domain.model.cluster import ClusterImage
+from stele.domain.model.membership import MembershipImage, Node
+from stele.domain.model.ring import RingImage
+from stele.domain.model.schema import Keyspace, SchemaImage, Table
+from stele.domain.model.schema_objects import TableSchema
+from stele.domain.model.topology import Versions
+from stele.domain.model.transitions import TopologyImage
 from stele.domain.ring.placement import Placement, apply
 from stele.domain.ring.ranges import RangeReplicas, range_of
-from stele.domain.schema.model import Keyspace, SchemaImage, Table
-from stele.domain.schema.objects import TableSchema
 from stele.domain.tables import row_json
-from stele.domain.topology.heads import Versions
-from stele.domain.topology.image import TopologyImage
 from stele.router.router import READY_S, Router, kept_current, listed
 from stele.runtime.transport import HttpTransport, Transport
 

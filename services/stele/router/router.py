@@ -19,12 +19,12 @@ from typing import Final, TypeVar
 import msgspec
 
 from stele.domain.image import EMPTY_FOR_FOLLOWERS, Image
+from stele.domain.model.schema_objects import TableSchema
 from stele.domain.ring.partitioner import token_of
 from stele.domain.ring.placement import Placement
 from stele.domain.ring.quorum import read_satisfied, write_satisfied
 from stele.domain.ring.ranges import RangeReplicas
 from stele.domain.routed import Routed
-from stele.domain.schema.objects import TableSchema
 
 # Errors between a key and its replicas: a closed set. Each text says what to do.
 

@@ -16,10 +16,9 @@ from typing import Final
 from confluent_kafka import KafkaException
 
 from stele.domain.commands import AnnounceService, Envelope
-from stele.domain.commits.restricted import takes_from
 from stele.domain.image import Image
-from stele.domain.requests.not_taken import horizon_of, moved_on
-from stele.domain.services.model import Service
+from stele.domain.model.services import Service
+from stele.domain.not_taken import horizon_of, moved_on, takes_from
 from stele.log.brokers import Brokers
 from stele.log.commander import Commander, NotTakenError
 from stele.runtime.build import THIS_BUILD, Build

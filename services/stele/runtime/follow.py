@@ -11,7 +11,7 @@ from typing import Final
 
 from confluent_kafka import KafkaException
 
-from stele.domain.commits.restricted import restricted_text
+from stele.domain.not_taken import restricted_text
 from stele.domain.registry import KNOWN_FEATURES
 from stele.log.flows import flow_topic
 from stele.log.follower import Floor, LogFollower

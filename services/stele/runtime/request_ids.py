@@ -3,7 +3,7 @@
 import secrets
 import time
 
-from stele.domain.requests.model import asking_ms, uuid7
+from stele.domain.model.requests import asking_ms, uuid7
 
 ENTROPY_BITS = 74
 

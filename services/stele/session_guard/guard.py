@@ -8,10 +8,10 @@ from typing import Final
 import msgspec
 from immutables import Map
 
-from stele.domain.acks import AckTable, StateIdOf, barrier, unknown, why_not_applied
 from stele.domain.image import NO_LOG, Image
 from stele.domain.names import NodeState
 from stele.domain.observed_time import NEVER, ObservedTime
+from stele.domain.topology.barriers import AckTable, StateIdOf, barrier, unknown, why_not_applied
 from stele.log.codec import DecodeError, decode_ack
 from stele.log.follower import LogFollower
 from stele.runtime.answers.session_guard import (

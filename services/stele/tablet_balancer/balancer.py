@@ -10,23 +10,8 @@ import msgspec
 import numpy as np
 from confluent_kafka import KafkaException
 
-from stele.domain.acks import AckTable
-from stele.domain.balance.offline import evenness
-from stele.domain.balance.planned import TableSpread
-from stele.domain.balance.state import LEAVING, BalanceColumns
-from stele.domain.base import Rejection
-from stele.domain.commands import AnyCommand, Envelope, MoveTablets, RepairTablets
-from stele.domain.commits.restricted import restricted_text, takes_from
-from stele.domain.evolve import Delta
-from stele.domain.image import Image
-from stele.domain.names import BALANCER
-from stele.domain.observed_time import NEVER, ObservedTime
-from stele.domain.schema.switches import all_off
-from stele.domain.tablets.copies import recounting
-from stele.domain.tablets.load import NO_LOADS, Conditions, LoadTable
-from stele.domain.tablets.maps import held_by
-from stele.domain.tablets.measure import Measure
-from stele.domain.tablets.proposals import (
+from stele.domain.balancer.load import NO_LOADS, Conditions, LoadTable, Measure
+from stele.domain.balancer.proposals import (
     Proposal,
     look,
     proposal,
@@ -36,7 +21,21 @@ from stele.domain.tablets.proposals import (
     waits_for,
     why_there,
 )
-from stele.domain.tablets.resizing import largest
+from stele.domain.balancer.resizing import largest
+from stele.domain.base import Rejection
+from stele.domain.commands import AnyCommand, Envelope, MoveTablets, RepairTablets
+from stele.domain.evolve import Delta
+from stele.domain.image import Image
+from stele.domain.names import BALANCER
+from stele.domain.not_taken import restricted_text, takes_from
+from stele.domain.observed_time import NEVER, ObservedTime
+from stele.domain.planner.offline import evenness
+from stele.domain.planner.planned import TableSpread
+from stele.domain.planner.state import LEAVING, BalanceColumns
+from stele.domain.rules.schema import all_off
+from stele.domain.tablets.copies import recounting
+from stele.domain.tablets.maps import held_by
+from stele.domain.topology.barriers import AckTable
 from stele.log.codec import DecodeError, decode_ack
 from stele.log.commander import Commander, NotTakenError
 from stele.log.flows import FlowReader, flow_topic

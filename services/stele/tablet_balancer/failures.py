@@ -13,8 +13,8 @@ from collections.abc import Set
 from typing import Final, Generic, TypeVar
 
 from stele.domain.evolve import Delta
+from stele.domain.model.requests import Request, RequestChanged
 from stele.domain.names import BALANCER, RequestStatus
-from stele.domain.requests.model import Request, RequestChanged
 
 FIRST_PAUSE_S: Final = 10.0
 LONGEST_PAUSE_S: Final = 600.0

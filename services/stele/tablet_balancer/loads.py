@@ -11,10 +11,9 @@ from collections.abc import Iterator
 from enum import StrEnum
 from typing import Final, NamedTuple
 
+from stele.domain.balancer.load import LoadTable, with_heat
 from stele.domain.image import Image
 from stele.domain.messages import Load
-from stele.domain.tablets.load import LoadTable
-from stele.domain.tablets.measure import with_heat
 from stele.log.codec import DecodeError, decode_load
 from stele.runtime.answers.tablet_balancer import LoadHistory, LoadSample
 from stele.runtime.live_flow import LiveFlow

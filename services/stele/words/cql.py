@@ -7,8 +7,8 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from stele.domain.schema.model import Keyspace, SchemaImage, Table
-from stele.domain.schema.objects import (
+from stele.domain.model.schema import Keyspace, SchemaImage, Table
+from stele.domain.model.schema_objects import (
     Aggregate,
     Column,
     ColumnKind,

@@ -14,10 +14,10 @@ import msgspec
 from lark import Lark, Token, Tree
 from lark.exceptions import UnexpectedCharacters, UnexpectedEOF, UnexpectedInput
 
-from stele.domain.schema import model as c
-from stele.domain.schema.model import TableOptions
-from stele.domain.schema.objects import ClusteringOrder, ColumnKind, IndexTarget, TypeField
-from stele.domain.schema.parameters import map_literal
+from stele.domain.model import schema as c
+from stele.domain.model.schema import TableOptions
+from stele.domain.model.schema_objects import ClusteringOrder, ColumnKind, IndexTarget, TypeField
+from stele.domain.rules.table_parameters import map_literal
 
 GRAMMAR: Final = r"""
 start: (_statement? ";")* _statement?

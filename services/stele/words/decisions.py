@@ -12,9 +12,9 @@ from typing import Final
 
 import msgspec
 
+from stele.domain.model.requests import Request
+from stele.domain.model.schema import Keyspace, Table
 from stele.domain.names import BALANCER, UNFINISHED, RequestStatus
-from stele.domain.requests.model import Request
-from stele.domain.schema.model import Keyspace, Table
 from stele.words.facts import EpochRow, Fact, fact_words, flat
 
 FACTS: Final = (

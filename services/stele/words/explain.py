@@ -9,11 +9,18 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from stele.domain.commits.restricted import restricted_text
-from stele.domain.names import UNFINISHED, NodeState, ReportStatus, RequestKind, RequestStatus
-from stele.domain.requests.model import Request
-from stele.domain.topology.heads import TransitionHead, TransitionSummary
-from stele.domain.topology.waits import SILENCE, WaitKind
+from stele.domain.model.requests import Request
+from stele.domain.model.topology import TransitionHead, TransitionSummary
+from stele.domain.names import (
+    SILENCE,
+    UNFINISHED,
+    NodeState,
+    ReportStatus,
+    RequestKind,
+    RequestStatus,
+    WaitKind,
+)
+from stele.domain.not_taken import restricted_text
 from stele.runtime.answers.coordinator import (
     BlockerAnswer,
     Progress,

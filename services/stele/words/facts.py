@@ -8,9 +8,9 @@ from typing import Any, Final
 
 import msgspec
 
-from stele.domain.cdc.model import STREAM_BYTES
+from stele.domain.model.cdc import STREAM_BYTES
+from stele.domain.model.schema import Replication, placement_name
 from stele.domain.names import TABLET_MAP, ReplicaState
-from stele.domain.schema.model import Replication, placement_name
 from stele.words.names import HistoryNames
 from stele.words.units import clock, counted
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 from stele.domain.commands import Join, Replace
-from stele.domain.schema.model import Replication
+from stele.domain.model.schema import Replication
 from stele.runtime.answers.node import NodeView
 
 _PART: Final = re.compile(r"(\d{1,13}(?:\.\d{1,3})?)\s*(ms|s|m|h|d)\s*")

@@ -8,10 +8,10 @@ from typing import Any, Final
 
 import msgspec
 
-from stele.domain.membership.model import Node
+from stele.domain.model.membership import Node
+from stele.domain.model.requests import Request
+from stele.domain.model.schema import Keyspace, Table, TableOptions
 from stele.domain.names import NodeState, RequestStatus
-from stele.domain.requests.model import Request
-from stele.domain.schema.model import Keyspace, Table, TableOptions
 
 # Words for requests.
 

@@ -9,9 +9,8 @@ from rich.table import Table
 from rich.text import Text
 
 from stele.domain.commands import Rejection
-from stele.domain.names import TABLET_MAP
-from stele.domain.topology.preflight import Gain, PlannedPlacement, PlannedStep, Preflight
-from stele.domain.topology.waits import WaitKind
+from stele.domain.names import TABLET_MAP, WaitKind
+from stele.domain.preflight import Gain, PlannedPlacement, PlannedStep, Preflight
 from stele.runtime.answers.plans import PlanAnswer, PlanVerdict
 from stele.words.explain import BY_LIMIT, UNKNOWN, passes, waiting_line
 from stele.words.names import what

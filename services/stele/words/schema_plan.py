@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from stele.domain.schema import model as c
-from stele.domain.schema.objects import ColumnKind, quoted
-from stele.domain.schema.plan import SchemaPlan
+from stele.domain.ddl.plan import SchemaPlan
+from stele.domain.model import schema as c
+from stele.domain.model.schema_objects import ColumnKind, quoted
 from stele.words.cql import Statement, parameter
 
 _DROPPED = {

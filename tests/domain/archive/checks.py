@@ -1,11 +1,11 @@
 """Rules of every epoch about the archive, computed by other means than production's."""
 
-from stele.domain.archive.model import ArchiveImage, ArchiveTrimmed, LogTruncated, ReplicaForgotten
 from stele.domain.evolve import Delta
 from stele.domain.facts import Epoch
 from stele.domain.image import Image
+from stele.domain.model.archive import ArchiveImage, ArchiveTrimmed, LogTruncated, ReplicaForgotten
+from stele.domain.model.requests import state_time_ms
 from stele.domain.names import ReplicaState
-from stele.domain.requests.model import state_time_ms
 
 
 def check_archive(before: Image, after: Image, epoch: Epoch) -> None:

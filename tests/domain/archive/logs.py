@@ -1,6 +1,5 @@
 """A founded log for the archive's tests, with replicas that are members or candidates."""
 
-from stele.domain.archive.model import ArchiveImage
 from stele.domain.commands import (
     AnyCommand,
     ClaimCoordinator,
@@ -9,6 +8,7 @@ from stele.domain.commands import (
     Rejection,
     SetSetting,
 )
+from stele.domain.model.archive import ArchiveImage
 from tests.domain.archive.announced import replica, snapshot
 from tests.domain.archive.checks import check_archive
 from tests.domain.epochs import LOG_ID, History

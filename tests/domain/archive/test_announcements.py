@@ -3,14 +3,6 @@
 import msgspec
 import pytest
 
-from stele.domain.archive.model import (
-    MAX_REPLICAS,
-    SNAPSHOTS_KEPT,
-    LogTruncated,
-    ReplicaForgotten,
-    SnapshotAsked,
-    diverged,
-)
 from stele.domain.commands import (
     AskSnapshot,
     Cancel,
@@ -18,6 +10,14 @@ from stele.domain.commands import (
     ReconfigureCatchUp,
     SetSetting,
     WithdrawSnapshot,
+)
+from stele.domain.model.archive import (
+    MAX_REPLICAS,
+    SNAPSHOTS_KEPT,
+    LogTruncated,
+    ReplicaForgotten,
+    SnapshotAsked,
+    diverged,
 )
 from stele.domain.names import ReplicaState
 from stele.domain.view import view

@@ -1,8 +1,8 @@
 """A replica whose snapshots differ from those of the members reports it, and its content no longer counts."""
 
-from stele.domain.archive.decide import is_told, to_admit, unreliable
-from stele.domain.archive.model import UPKEEP, ReplicaDiverged, SnapshotsForgotten
 from stele.domain.commands import AdmitDivergence, ForgetReplica
+from stele.domain.model.archive import UPKEEP, ReplicaDiverged, SnapshotsForgotten
+from stele.domain.rules.archive import is_told, to_admit, unreliable
 from stele.domain.snapshot import facts_to_image, image_to_facts
 from tests.domain.archive.announced import replica, snapshot
 from tests.domain.archive.logs import agree, archive, pass_epochs, refusal, took, with_members

@@ -3,9 +3,6 @@
 import msgspec
 import pytest
 
-from stele.domain.archive.model import Replica, SnapshotAsked
-from stele.domain.archive.retention import choose, why_not_without
-from stele.domain.cluster.model import Incarnation
 from stele.domain.commands import (
     Cancel,
     ChooseMembers,
@@ -15,7 +12,10 @@ from stele.domain.commands import (
     ServeRequest,
     WithdrawSnapshot,
 )
+from stele.domain.model.archive import Replica, SnapshotAsked
+from stele.domain.model.cluster import Incarnation
 from stele.domain.names import ReplicaState, RequestStatus
+from stele.domain.rules.retention import choose, why_not_without
 from stele.domain.topology.operations.reconfigure_catch_up import RECONFIGURE_CATCH_UP
 from tests.domain.archive.announced import replica, snapshot, truncate
 from tests.domain.archive.logs import (

@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stele.domain.archive.retention import choose, truncatable, wanted_members
 from stele.domain.commands import (
     AnnounceReader,
     AnyCommand,
@@ -23,6 +22,7 @@ from stele.domain.commands import (
     WithdrawSnapshot,
 )
 from stele.domain.names import RequestStatus
+from stele.domain.rules.retention import choose, truncatable, wanted_members
 from tests.domain.archive.announced import replica, snapshot, truncate
 from tests.domain.archive.logs import archive, founded
 

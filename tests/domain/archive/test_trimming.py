@@ -8,8 +8,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from stele.domain.archive.model import PROPOSAL_LASTS_S, READER_LOST_AFTER_S, UPKEEP, ArchiveTrimmed
-from stele.domain.archive.retention import Point, to_propose, trimming
 from stele.domain.commands import (
     AgreeToTrim,
     AnnounceReader,
@@ -21,6 +19,8 @@ from stele.domain.commands import (
     SetSetting,
     TrimArchive,
 )
+from stele.domain.model.archive import PROPOSAL_LASTS_S, READER_LOST_AFTER_S, UPKEEP, ArchiveTrimmed
+from stele.domain.rules.retention import Point, to_propose, trimming
 from stele.domain.snapshot import facts_to_image, image_to_facts
 from tests.domain.archive.announced import replica, snapshot, truncate
 from tests.domain.archive.logs import (

@@ -3,9 +3,9 @@
 import msgspec
 import pytest
 
-from stele.domain.archive.model import MAX_READERS, READER_LOST_AFTER_S, LogTruncated
-from stele.domain.archive.retention import truncatable
 from stele.domain.commands import AnnounceReader, ForgetReader, SetSetting, TruncateLog
+from stele.domain.model.archive import MAX_READERS, READER_LOST_AFTER_S, LogTruncated
+from stele.domain.rules.retention import truncatable
 from tests.domain.archive.announced import offset_of, replica, snapshot, truncate
 from tests.domain.archive.logs import (
     agree,

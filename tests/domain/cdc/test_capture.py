@@ -6,7 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stele.domain.cdc.capture import (
+from stele.domain.commands import AlterSchema, AlterTable, CreateKeyspace, CreateTable
+from stele.domain.model import schema as c
+from stele.domain.model.cdc_streams import place_of, stream_at
+from stele.domain.model.schema import TableOptions, change_log_of, owner_of
+from stele.domain.model.schema_objects import ColumnKind
+from stele.domain.ring.ranges import contains
+from stele.domain.rules.cdc import (
     CdcOptions,
     _found_tablet,
     _of_tablet,
@@ -17,12 +23,6 @@ from stele.domain.cdc.capture import (
     is_captured,
     stream_sets,
 )
-from stele.domain.cdc.image import place_of, stream_at
-from stele.domain.commands import AlterSchema, AlterTable, CreateKeyspace, CreateTable
-from stele.domain.ring.ranges import contains
-from stele.domain.schema import model as c
-from stele.domain.schema.model import TableOptions, change_log_of, owner_of
-from stele.domain.schema.objects import ColumnKind
 from stele.domain.tablets.maps import MAX_TABLETS, ranges
 from tests.coordinator.world import World, three_nodes
 

@@ -2,10 +2,12 @@
 
 import pytest
 
-from stele.domain.cdc import domain
-from stele.domain.cdc.domain import STREAMS_PER_FACT, committed, written
-from stele.domain.cdc.image import CdcImage
-from stele.domain.cdc.model import (
+from stele.domain.commands import Envelope, FoundCluster, NewCdcGeneration, SetSetting
+from stele.domain.context import Context, WorkedOut
+from stele.domain.evolve import apply_facts
+from stele.domain.facts import AnyFact
+from stele.domain.image import Image
+from stele.domain.model.cdc import (
     CDC_MARGIN_S,
     CDC_RETENTION_S,
     CdcGenerationCommitted,
@@ -13,11 +15,9 @@ from stele.domain.cdc.model import (
     ForgetCdcGeneration,
     PublishCdcGeneration,
 )
-from stele.domain.commands import Envelope, FoundCluster, NewCdcGeneration, SetSetting
-from stele.domain.context import Context, WorkedOut
-from stele.domain.evolve import apply_facts
-from stele.domain.facts import AnyFact
-from stele.domain.image import Image
+from stele.domain.model.cdc_streams import CdcImage
+from stele.domain.rules import cdc
+from stele.domain.rules.cdc import STREAMS_PER_FACT, committed, written
 from stele.domain.snapshot import content_hash
 from stele.log.codec import fact_size
 from tests.coordinator.world import World, three_nodes
@@ -58,7 +58,7 @@ def test_generation_of_300_nodes_of_256_tokens_costs_16_bytes_per_range() -> Non
     after = apply_facts(image, facts)
     (generation,) = after.cdc.generations.values()
     assert len(generation.streams) == 16 * 300 * 256
-    assert [*domain.to_facts(after.cdc)] == facts
+    assert [*cdc.to_facts(after.cdc)] == facts
 
 
 def test_generation_in_pieces_folds_to_the_same_state(
@@ -66,7 +66,7 @@ def test_generation_in_pieces_folds_to_the_same_state(
 ) -> None:
     image = founded()
     whole = apply_facts(image, written(context(image), "t", range(100)))
-    monkeypatch.setattr(domain, "STREAMS_PER_FACT", 7)
+    monkeypatch.setattr(cdc, "STREAMS_PER_FACT", 7)
     pieces = [*written(context(image), "t", range(100))]
     assert len(pieces) == 15
     assert apply_facts(image, pieces) == whole
@@ -175,5 +175,5 @@ def test_commands_of_an_older_term_are_refused() -> None:
 
 def test_diff_shows_counts_instead_of_streams() -> None:
     world = three_nodes()
-    shown = domain.diff(CdcImage(), world.image.cdc)["cdc_generations"]["added"]
+    shown = cdc.diff(CdcImage(), world.image.cdc)["cdc_generations"]["added"]
     assert [row["streams"] for row in shown] == [6]

@@ -5,7 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stele.domain.base import Rejection
-from stele.domain.cdc.image import (
+from stele.domain.model.cdc import GENERATION_LEEWAY_MS, STREAM_BYTES
+from stele.domain.model.cdc_streams import (
     Generation,
     count_of,
     end_at,
@@ -16,7 +17,6 @@ from stele.domain.cdc.image import (
     stream_ids,
     stream_of,
 )
-from stele.domain.cdc.model import GENERATION_LEEWAY_MS, STREAM_BYTES
 from stele.domain.ring.ranges import MAX_TOKEN, MIN_TOKEN
 
 TOKENS = st.integers(MIN_TOKEN + 1, MAX_TOKEN)

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 from hypothesis import given
 
+from stele.domain.ddl.schema import SCHEMA_OBJECTS
 from stele.domain.image import EMPTY_FOR_FOLLOWERS, Image
 from stele.domain.legacy import (
     FORMAT,
@@ -19,14 +20,13 @@ from stele.domain.legacy import (
     LegacyRange,
     import_cluster,
 )
+from stele.domain.model.schema import ColumnDefinition, TableCreation
+from stele.domain.model.schema_objects import ColumnKind
 from stele.domain.names import NodeState
 from stele.domain.ring.ranges import MIN_TOKEN
 from stele.domain.ring.strategy import NodeLocation, placement_of
-from stele.domain.schema.domain import SCHEMA_OBJECTS
-from stele.domain.schema.model import ColumnDefinition, TableCreation
-from stele.domain.schema.objects import ColumnKind
+from stele.domain.rules.ring import locations_now
 from stele.domain.snapshot import facts_to_image, image_to_facts, state_hash
-from stele.domain.topology.rings import locations_now
 from tests.domain.legacy.samples import VERSION, example, simple_strategy_ranges, with_node
 from tests.domain.ring.rings import Ring, rings, some_rf
 

@@ -11,11 +11,11 @@ from stele.domain.commands import (
     RevertState,
 )
 from stele.domain.image import Image
+from stele.domain.model.requests import named
 from stele.domain.names import CommitMode
-from stele.domain.overrides.domain import packed_state
-from stele.domain.requests.model import named
+from stele.domain.overrides import packed_state
 from stele.domain.snapshot import image_to_facts
-from stele.domain.soundness.check import under_way
+from stele.domain.soundness import under_way
 from tests.coordinator.random_runs import RandomRun
 from tests.domain.epochs import History
 

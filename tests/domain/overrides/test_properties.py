@@ -11,7 +11,7 @@ from stele.domain.image import Image
 from stele.domain.names import NodeState
 from stele.domain.ring.ranges import RangeReplicas
 from stele.domain.snapshot import content_hash, facts_to_image, image_to_facts, state_hash
-from stele.domain.soundness.check import flaws_of, under_way
+from stele.domain.soundness import flaws_of, under_way
 from stele.domain.view import diff
 from stele.log.codec import decode_epoch, encode_epoch
 from tests.domain.epochs import History

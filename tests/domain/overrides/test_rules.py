@@ -21,18 +21,18 @@ from stele.domain.commands import (
     SetSetting,
     Truncate,
 )
-from stele.domain.commits.restricted import restricted
 from stele.domain.decide import decide
-from stele.domain.features.known import KNOWN
 from stele.domain.image import Image
-from stele.domain.membership.model import may_take, unclaimed
+from stele.domain.model.membership import may_take, unclaimed
+from stele.domain.model.operations import TabletMove
+from stele.domain.model.requests import named
+from stele.domain.model.settings import KNOWN
 from stele.domain.names import CommitMode, NodeState, OverrideKind, RequestStatus
-from stele.domain.overrides.domain import packed_state, unpacked_state
-from stele.domain.recovery.versions import LOST_VERSIONS
-from stele.domain.requests.model import named
+from stele.domain.not_taken import restricted
+from stele.domain.override_facts import LOST_VERSIONS
+from stele.domain.overrides import packed_state, unpacked_state
 from stele.domain.snapshot import image_to_facts
 from stele.domain.staging import Part
-from stele.domain.topology.operations.commands import TabletMove
 from stele.log.record_builder import in_parts
 from tests.coordinator.world import World
 from tests.domain.epochs import AT_MS, LOG_ID, History

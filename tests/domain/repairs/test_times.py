@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stele.domain.repairs import (
+from stele.domain.model.repairs import (
     CHUNK,
     DOMAIN,
     TIMES_PER_FACT,

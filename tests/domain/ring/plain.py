@@ -8,8 +8,8 @@ from operator import attrgetter
 import msgspec
 
 from stele.domain.column import NumberColumn
+from stele.domain.model.ring import PackedRanges, PackedRows
 from stele.domain.ring.columns import NodeNumbers
-from stele.domain.ring.model import PackedRanges, PackedRows
 from stele.domain.ring.ranges import Range, RangeReplicas, range_of, upper_bound
 from stele.domain.ring.transition import PlacementDelta
 

@@ -7,10 +7,8 @@ from hypothesis import strategies as st
 from immutables import Map
 
 from stele.domain.column import as_list, column_of
-from stele.domain.ring import model as image_module
-from stele.domain.ring.columns import NO_NODES, NodeNumbers
-from stele.domain.ring.domain import placement_changed, to_facts
-from stele.domain.ring.model import (
+from stele.domain.model import ring as image_module
+from stele.domain.model.ring import (
     NodeNumbered,
     PackedRanges,
     PackedRows,
@@ -19,8 +17,11 @@ from stele.domain.ring.model import (
     RingImage,
     packed,
     pieces_of,
+    placement_changed,
+    to_facts,
     unpacked,
 )
+from stele.domain.ring.columns import NO_NODES, NodeNumbers
 from stele.domain.ring.placement import (
     EMPTY_RING,
     Placement,

@@ -1,10 +1,10 @@
 """One fact and one change of each kind with all fields set, and a cluster for schema changes."""
 
 from stele.domain.commands import AlterSchema, Rejection
+from stele.domain.ddl.schema import SCHEMA_OBJECTS
 from stele.domain.image import Image
-from stele.domain.schema import model as c
-from stele.domain.schema.domain import SCHEMA_OBJECTS
-from stele.domain.schema.model import (
+from stele.domain.model import schema as c
+from stele.domain.model.schema import (
     AggregateChanged,
     AggregateDropped,
     FunctionChanged,
@@ -15,7 +15,7 @@ from stele.domain.schema.model import (
     TypeChanged,
     TypeDropped,
 )
-from stele.domain.schema.objects import (
+from stele.domain.model.schema_objects import (
     Aggregate,
     ClusteringOrder,
     Column,

@@ -8,9 +8,9 @@ import pytest
 from stele.domain.commands import AlterSchema, Cancel, CreateTable, DropKeyspace
 from stele.domain.evolve import apply_facts
 from stele.domain.image import Image
-from stele.domain.schema import model as c
-from stele.domain.schema.model import CreateKeyspace, TableSchemaChanged
-from stele.domain.schema.objects import (
+from stele.domain.model import schema as c
+from stele.domain.model.schema import CreateKeyspace, TableSchemaChanged
+from stele.domain.model.schema_objects import (
     ClusteringOrder,
     ColumnKind,
     IndexTarget,
@@ -19,7 +19,7 @@ from stele.domain.schema.objects import (
     TypeField,
 )
 from stele.domain.snapshot import facts_to_image, image_to_facts, state_hash
-from stele.domain.soundness.check import flaws_of
+from stele.domain.soundness import flaws_of
 from stele.log.codec import decode_epoch, encode_epoch
 from tests.domain.history import World
 from tests.domain.schema.examples import (

@@ -2,9 +2,9 @@
 
 from stele.domain.commands import RestrictCommits
 from stele.domain.image import Image
+from stele.domain.model import schema as c
+from stele.domain.model.schema_objects import TypeField
 from stele.domain.names import CommitMode
-from stele.domain.schema import model as c
-from stele.domain.schema.objects import TypeField
 from tests.domain.overrides.overriding import ask, revert
 from tests.domain.schema.examples import (
     alter,

@@ -5,18 +5,18 @@ import pytest
 
 from stele.domain.base import Rejection
 from stele.domain.commands import AlterSchema, Envelope
-from stele.domain.decide import decide
-from stele.domain.evolve import apply_facts
-from stele.domain.image import Image
-from stele.domain.requests.model import named
-from stele.domain.schema import model as c
-from stele.domain.schema.plan import (
+from stele.domain.ddl.plan import (
     Mark,
     SchemaPlan,
     managed_keyspaces,
     plan_schema,
     without,
 )
+from stele.domain.decide import decide
+from stele.domain.evolve import apply_facts
+from stele.domain.image import Image
+from stele.domain.model import schema as c
+from stele.domain.model.requests import named
 from stele.runtime.answers.schema import schema_answer
 from stele.words.cql import statements
 from stele.words.cql_parser import parse_cql

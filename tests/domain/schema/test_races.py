@@ -5,7 +5,7 @@ The four races are those of CEP-21, "Schema Management".
 
 import pytest
 
-from stele.domain.schema import model as c
+from stele.domain.model import schema as c
 from tests.domain.schema.examples import alter, cluster, column, function, table, user_type
 
 PLUS = function("plus", "int", "int", "int")

@@ -7,9 +7,9 @@ import pytest
 from stele.domain.commands import AlterSchema, CreateKeyspace, CreateTable, Envelope, Rejection
 from stele.domain.decide import decide
 from stele.domain.image import Image
-from stele.domain.requests.model import named
-from stele.domain.schema import model as c
-from stele.domain.schema.objects import IndexTarget, TypeField
+from stele.domain.model import schema as c
+from stele.domain.model.requests import named
+from stele.domain.model.schema_objects import IndexTarget, TypeField
 from tests.domain.epochs import AT_MS
 from tests.domain.schema.examples import (
     CK,

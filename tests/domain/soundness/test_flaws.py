@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 from immutables import Map
 
 from stele.domain.commands import CreateKeyspace, CreateTable
+from stele.domain.described_state import Described, Placed, checked, described
 from stele.domain.image import Image
+from stele.domain.model.schema import TableOptions, tablet_map
 from stele.domain.names import NodeState
 from stele.domain.ring.placement import Placement, PlacementError
 from stele.domain.ring.ranges import MIN_TOKEN, RangeReplicas
-from stele.domain.schema.model import TableOptions, tablet_map
-from stele.domain.soundness.check import flaws_of, row_flaws, under_way
-from stele.domain.soundness.described import Described, Placed, checked, described
+from stele.domain.soundness import flaws_of, row_flaws, under_way
 from tests.domain.history import join, three_nodes
 
 replace = msgspec.structs.replace

@@ -1,8 +1,8 @@
 """The log makes sound states: random histories, in which nodes join and leave and steps are rolled back."""
 
+from stele.domain.described_state import checked, described
 from stele.domain.snapshot import state_hash
-from stele.domain.soundness.check import flaws_of
-from stele.domain.soundness.described import checked, described
+from stele.domain.soundness import flaws_of
 from tests.domain.test_domains import histories
 
 

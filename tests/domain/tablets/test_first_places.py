@@ -4,7 +4,8 @@ from collections import Counter
 
 import numpy as np
 
-from stele.domain.balance.shares import surplus
+from stele.domain.balancer.columns import tablets_of
+from stele.domain.balancer.first_places import first_places
 from stele.domain.commands import (
     CreateKeyspace,
     CreateTable,
@@ -14,12 +15,11 @@ from stele.domain.commands import (
     ResizeTable,
 )
 from stele.domain.image import Image
+from stele.domain.model.operations import TabletMove
+from stele.domain.model.ring import Counts, RingImage, TabletCounts, Weighed, replicas_on
+from stele.domain.planner.shares import surplus
 from stele.domain.ring.columns import PAD
-from stele.domain.ring.model import Counts, RingImage, TabletCounts, Weighed, replicas_on
-from stele.domain.tablets.columns import tablets_of
-from stele.domain.tablets.first_places import first_places
 from stele.domain.tablets.sizing import in_rack
-from stele.domain.topology.operations.commands import TabletMove
 from tests.coordinator.world import World, empty_cluster
 
 

@@ -6,10 +6,10 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stele.domain.schema.model import TableOptions
-from stele.domain.tablets.groups import combined, summed
+from stele.domain.model.schema import TableOptions
+from stele.domain.model.tablet_stats import COLUMNS, LOWER, READS, SIZE, WRITES, TabletStats
+from stele.domain.tablets.maps import combined, summed
 from stele.domain.tablets.sizing import hottest_of
-from stele.domain.tablets.tablet_stats import COLUMNS, LOWER, READS, SIZE, WRITES, TabletStats
 
 NAN = float("nan")
 

@@ -12,13 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from immutables import Map
 
+from stele.domain.balancer.columns import Tablets, tablets_of
+from stele.domain.balancer.load import SLIGHT, STEADY, Conditions, LoadTable, heats, with_heat
+from stele.domain.balancer.proposals import proposal, why_there
 from stele.domain.commands import ResizeTable, SetSetting
 from stele.domain.image import Image
-from stele.domain.tablets.columns import Tablets, tablets_of
-from stele.domain.tablets.load import Conditions, LoadTable
-from stele.domain.tablets.measure import SLIGHT, STEADY, heats, with_heat
-from stele.domain.tablets.proposals import proposal, why_there
-from stele.domain.tablets.tablet_stats import TabletStats
+from stele.domain.model.tablet_stats import TabletStats
 from tests.coordinator.test_tablets import TABLE, tablets, with_table
 from tests.coordinator.world import World
 from tests.domain.load_of import IDLE, Rate, even, loads_of

@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stele.domain.schema.model import TableOptions
-from stele.domain.tablets.resizing import Needs, aims
+from stele.domain.balancer.resizing import Needs, aims
+from stele.domain.model.schema import TableOptions
+from stele.domain.model.tablet_stats import Reals, TabletStats
 from stele.domain.tablets.sizing import (
     Goals,
     Hottest,
@@ -24,7 +25,6 @@ from stele.domain.tablets.sizing import (
     most,
     words,
 )
-from stele.domain.tablets.tablet_stats import Reals, TabletStats
 
 NAN = float("nan")
 TARGET = 100

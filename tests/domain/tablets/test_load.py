@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from stele.domain.balancer.load import LoadTable
 from stele.domain.commands import Leave, Truncate
-from stele.domain.tablets.load import LoadTable
+from stele.domain.model.tablet_stats import Reals
 from stele.domain.tablets.maps import read_from
-from stele.domain.tablets.tablet_stats import Reals
 from tests.coordinator.test_tablets import with_table
 from tests.coordinator.world import World
 from tests.domain.load_of import IDLE, TOTAL_BYTES, Rate, even, load_of, loads_of, table_of

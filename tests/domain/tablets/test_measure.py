@@ -10,14 +10,14 @@ import msgspec
 import numpy as np
 import pytest
 
-from stele.domain.balance.cluster import BalanceBy, NodeRole
+from stele.domain.balancer.columns import Tablets, tablets_of
+from stele.domain.balancer.load import NO_LOADS, Conditions, LoadTable
+from stele.domain.balancer.proposals import proposal
 from stele.domain.commands import CreateTable, Leave, SetSetting, Truncate
 from stele.domain.image import Image
+from stele.domain.model.requests import RequestChanged
 from stele.domain.names import RequestStatus
-from stele.domain.requests.model import RequestChanged
-from stele.domain.tablets.columns import Tablets, tablets_of
-from stele.domain.tablets.load import NO_LOADS, Conditions, LoadTable
-from stele.domain.tablets.proposals import proposal
+from stele.domain.planner.cluster import BalanceBy, NodeRole
 from tests.coordinator.test_tablets import with_table
 from tests.coordinator.world import World
 from tests.domain.load_of import IDLE, TOTAL_BYTES, Rate, loads_of

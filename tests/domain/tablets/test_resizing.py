@@ -5,12 +5,12 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from stele.domain.balancer.load import Conditions
+from stele.domain.balancer.proposals import Proposal, proposal
+from stele.domain.balancer.resizing import MOST_AT_ONCE, Needs, TableLoad, aims, sizing
 from stele.domain.commands import AlterTable, CreateTable, Envelope, ResizeTable, SetSetting
+from stele.domain.model.schema import TableOptions
 from stele.domain.names import BALANCER
-from stele.domain.schema.model import TableOptions
-from stele.domain.tablets.load import Conditions
-from stele.domain.tablets.proposals import Proposal, proposal
-from stele.domain.tablets.resizing import MOST_AT_ONCE, Needs, TableLoad, aims, sizing
 from stele.domain.tablets.sizing import Goals, Present, ReplicaScope, fewest, most
 from tests.coordinator.test_tablets import TABLE, tablets, with_table
 from tests.coordinator.world import World

@@ -7,7 +7,8 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from stele.domain.balance.planned import Kind
+from stele.domain.balancer.load import NO_CONDITIONS
+from stele.domain.balancer.proposals import proposal
 from stele.domain.commands import (
     Cancel,
     CreateKeyspace,
@@ -21,12 +22,11 @@ from stele.domain.commands import (
     ResizeTable,
     SwitchBalancingOff,
 )
+from stele.domain.model.operations import TabletMove
 from stele.domain.names import MAX_SHARDS, NodeState, RequestKind, RequestStatus, TransitionState
+from stele.domain.planner.planned import Kind
 from stele.domain.ring.ranges import RangeReplicas
-from stele.domain.tablets.load import NO_CONDITIONS
 from stele.domain.tablets.maps import apart, new_map
-from stele.domain.tablets.proposals import proposal
-from stele.domain.topology.operations.commands import TabletMove
 from stele.domain.topology.operations.table import OPERATIONS
 from tests.coordinator.stories import reach, status_of
 from tests.coordinator.world import World, empty_cluster

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stele.domain.schema.model import TableOptions
+from stele.domain.model.schema import TableOptions
 from stele.domain.tablets.sizing import Goals, Present, ReplicaScope, fewest, first_count, most
 
 GOALS = Goals(target_bytes=1000, target_rate=0)

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from stele.domain.balancer.proposals import expired, standing_still
 from stele.domain.base import Rejection
 from stele.domain.commands import (
     AnyCommand,
@@ -21,13 +22,12 @@ from stele.domain.commands import (
     SwitchBalancingOn,
     Truncate,
 )
+from stele.domain.ddl.schema import MAX_MS
+from stele.domain.model.operations import TabletMove
+from stele.domain.model.requests import Request, RequestChanged, RequestForgotten, named
+from stele.domain.model.schema import Balancing
 from stele.domain.names import BALANCER, RequestStatus
-from stele.domain.requests.model import Request, RequestChanged, RequestForgotten, named
-from stele.domain.schema.balancing import MAX_MS
-from stele.domain.schema.model import Balancing
-from stele.domain.schema.switches import all_off, off_for
-from stele.domain.tablets.proposals import expired, standing_still
-from stele.domain.topology.operations.commands import TabletMove
+from stele.domain.rules.schema import all_off, off_for
 from tests.coordinator.test_tablets import TABLE, tablets, with_table
 from tests.coordinator.world import World
 

@@ -7,6 +7,7 @@ from collections import Counter
 import msgspec
 import pytest
 
+from stele.domain.balancer.proposals import proposal
 from stele.domain.base import Rejection
 from stele.domain.commands import (
     AlterTable,
@@ -26,13 +27,12 @@ from stele.domain.commands import (
     Truncate,
 )
 from stele.domain.evolve import apply_facts
-from stele.domain.membership.model import NodeChanged
+from stele.domain.model.membership import NodeChanged
+from stele.domain.model.operations import TabletMove, TabletRepair
+from stele.domain.model.schema import Table, TableOptions
 from stele.domain.names import RequestStatus
-from stele.domain.schema.model import Table, TableOptions
 from stele.domain.tablets.maps import held_by
 from stele.domain.tablets.moves import check_move
-from stele.domain.tablets.proposals import proposal
-from stele.domain.topology.operations.commands import TabletMove, TabletRepair
 from stele.domain.topology.operations.tablet_migration import MAX_MOVES
 from tests.coordinator.stories import status_of
 from tests.coordinator.test_tablets import TABLE, tablets, with_table

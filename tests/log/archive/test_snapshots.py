@@ -9,10 +9,10 @@ from typing import cast
 import pytest
 
 from stele.domain.evolve import apply_facts
-from stele.domain.features.model import FeaturesEnabled
 from stele.domain.image import Image, without_memory
-from stele.domain.requests.memory import to_facts
-from stele.domain.schema.model import Table, TableChanged
+from stele.domain.model.features import FeaturesEnabled
+from stele.domain.model.schema import Table, TableChanged
+from stele.domain.request_memory import to_facts
 from stele.domain.snapshot import requests_hash, state_hash
 from stele.log.archive.archive import SNAPSHOTS, Archive, archived
 from stele.log.archive.container import Container, DamagedFileError

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from stele.domain.facts import Epoch
-from stele.domain.requests.memory import to_facts
+from stele.domain.request_memory import to_facts
 from stele.log.archive.archive import Archive, archived, folded
 from stele.log.archive.container import Archived
 from stele.log.archive.segments import SegmentLimits

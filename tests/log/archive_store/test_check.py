@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from stele.domain.requests.memory import to_facts
+from stele.domain.request_memory import to_facts
 from stele.domain.snapshot import state_hash
 from stele.log.archive.archive import Archive
 from stele.log.archive.container import DamagedFileError

@@ -11,8 +11,8 @@ import pytest
 from stele.domain.commands import AnyCommand, Envelope, Leave, Outcome, SetSetting
 from stele.domain.decide import decide
 from stele.domain.messages import Ack
+from stele.domain.model.schema import CreateKeyspace
 from stele.domain.ring.partitioner import token_of
-from stele.domain.schema.model import CreateKeyspace
 from stele.domain.snapshot import state_hash
 from stele.log.codec import encode_epoch
 from stele.log.port import Record

@@ -9,7 +9,7 @@ from stele.domain.decide import decide
 from stele.domain.evolve import evolve
 from stele.domain.facts import Epoch
 from stele.domain.image import EMPTY, Image
-from stele.domain.requests.model import uuid7
+from stele.domain.model.requests import uuid7
 from stele.log.chain import next_state_id
 from stele.log.codec import encode_epoch
 

@@ -1,7 +1,7 @@
 """CDC generations as images show them: what they count, when they are committed, and that one stays."""
 
-from stele.domain.cdc.image import Generation
 from stele.domain.image import Image
+from stele.domain.model.cdc_streams import Generation
 from stele.domain.names import NodeState, RequestKind, TransitionState
 from stele_simulator.violation import require
 

@@ -9,11 +9,11 @@ from collections.abc import Mapping
 from itertools import combinations
 
 from stele.domain.image import Image
+from stele.domain.model.schema import owner_of
+from stele.domain.model.transitions import Transition
 from stele.domain.names import TABLET_MAP, RequestKind, RequestStatus
 from stele.domain.ring.placement import Placement
 from stele.domain.ring.ranges import MAX_TOKEN, MIN_TOKEN
-from stele.domain.schema.model import owner_of
-from stele.domain.topology.facts import Transition
 from stele.domain.topology.operations.base import unchanged
 from stele.domain.topology.operations.table import OPERATIONS
 from stele_simulator import ranges_in_use as in_use

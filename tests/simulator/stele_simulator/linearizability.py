@@ -13,7 +13,7 @@ from stele.domain.commands import Envelope, Outcome, Rejection
 from stele.domain.decide import decide
 from stele.domain.facts import Epoch
 from stele.domain.image import ZERO_STATE, Image
-from stele.domain.requests.model import CommandRefused
+from stele.domain.model.requests import CommandRefused
 from stele_simulator.restriction_checks import check_not_taken
 from stele_simulator.violation import require
 

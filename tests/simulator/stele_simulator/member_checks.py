@@ -3,8 +3,8 @@
 from typing import Final
 
 from stele.domain.image import Image
+from stele.domain.model.schema import owner_of
 from stele.domain.names import TABLET_MAP, NodeState, RequestKind, RequestStatus
-from stele.domain.schema.model import owner_of
 from stele_simulator import ranges_in_use as in_use
 from stele_simulator.violation import require
 

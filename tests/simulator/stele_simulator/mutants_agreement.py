@@ -5,8 +5,8 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from stele.domain.acks import AckTable, StateIdOf, unknown
 from stele.domain.image import Image
+from stele.domain.topology.barriers import AckTable, StateIdOf, unknown
 from stele.runtime.answers.session_guard import Liveness, SchemaAgreement
 from stele.session_guard import guard
 from stele.session_guard.guard import LivenessTracker

@@ -1,8 +1,8 @@
 """Known bugs of switched off balancing: what moves all the same, what is cancelled with it, when it ends."""
 
-from stele.domain.schema import switches
-from stele.domain.schema.model import Off
-from stele.domain.tablets import proposals
+from stele.domain.balancer import proposals
+from stele.domain.model.schema import Off
+from stele.domain.rules import schema
 from stele_simulator.patching import Patch
 from stele_simulator.planting import STORY, planted
 
@@ -11,7 +11,7 @@ from stele_simulator.planting import STORY, planted
 def balancer_moves_a_table_that_is_off(patch: Patch) -> None:
     """Neither the balancer's plan nor the log's decision heeds that balancing is off."""
     patch.function(proposals.standing_still, lambda image, now_ms: {})
-    patch.function(switches.check_balancing, lambda image, actor, table, from_node="": None)
+    patch.function(schema.check_balancing, lambda image, actor, table, from_node="": None)
 
 
 @planted(STORY)

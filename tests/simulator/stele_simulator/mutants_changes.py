@@ -7,10 +7,10 @@ from typing import Any
 from msgspec.structs import replace
 
 from stele.agent import pulling
-from stele.domain.cdc import capture
-from stele.domain.cdc.capture import ChangeStream
-from stele.domain.cdc.image import Generation
 from stele.domain.image import Image
+from stele.domain.model.cdc_streams import Generation
+from stele.domain.rules import cdc
+from stele.domain.rules.cdc import ChangeStream
 from stele.domain.tablets.maps import range_of
 from stele.node import change_log
 from stele.node.cells import StoredCell
@@ -62,7 +62,7 @@ def coordinators_alone_log(patch: Patch) -> None:
 @planted(STORY, rule="D2")
 def streams_have_the_range_before(patch: Patch) -> None:
     """A stream of a generation has the changes of the range before its own."""
-    plain = capture._of_generation
+    plain = cdc._of_generation
 
     def before(generation: Generation, until_ms: int, place: int) -> ChangeStream:
         count = len(generation.streams) // 16
@@ -75,7 +75,7 @@ def streams_have_the_range_before(patch: Patch) -> None:
 @planted(STORY, rule="D2")
 def tablets_share_a_stream(patch: Patch) -> None:
     """The stream of a tablet has the changes of the first one."""
-    plain = capture._of_tablet
+    plain = cdc._of_tablet
 
     def first(table_id: str, count: int, tablet: int) -> ChangeStream:
         return replace(plain(table_id, count, tablet), ranges=(range_of(count, 0),))
@@ -90,7 +90,7 @@ def old_generations_never_end(patch: Patch) -> None:
     def endless(image: Image) -> Iterable[tuple[Generation, int]]:
         return ((generation, 0) for generation in image.cdc.committed())
 
-    patch.function(capture._with_ends, endless)
+    patch.function(cdc._with_ends, endless)
 
 
 class _AtOnce:
@@ -170,7 +170,7 @@ def late_writes_are_accepted(patch: Patch) -> None:
     ) -> None:
         return None
 
-    patch.function(capture.check_time, never)
+    patch.function(cdc.check_time, never)
 
 
 @planted(STORY, rule="D3")

@@ -5,13 +5,13 @@ from collections.abc import Iterable
 import msgspec
 
 from stele.domain.context import Decision, unknown_table
+from stele.domain.ddl import tables
 from stele.domain.facts import AnyFact
 from stele.domain.image import Image
 from stele.domain.messages import Order
+from stele.domain.model.schema import Data, Keyspace, SchemaImage, Table, TableChanged, tablet_map
 from stele.domain.names import TABLET_MAP
 from stele.domain.ring.ranges import Range
-from stele.domain.schema import tables
-from stele.domain.schema.model import Data, Keyspace, SchemaImage, Table, TableChanged, tablet_map
 from stele.domain.topology import live_copies
 from stele.domain.topology.operations import drop_table, keyspaces
 from stele_simulator.patching import Patch

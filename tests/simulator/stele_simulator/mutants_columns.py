@@ -7,7 +7,7 @@ import msgspec
 
 from stele.agent.judging import Judge, JudgedRequest
 from stele.domain.image import Image
-from stele.domain.schema.objects import CqlType, TypeField
+from stele.domain.model.schema_objects import CqlType, TypeField
 from stele.node import cells, coordinate, cql_values, store, table_rows
 from stele.node import http as node_http
 from stele.node.cells import Cell, StoredCell, content_of

@@ -10,15 +10,14 @@ from stele.coordinator import exclusions, rounds
 from stele.coordinator.actions import PASSED
 from stele.domain.fencing import takes_part
 from stele.domain.image import Image
-from stele.domain.membership.image import MembershipImage
-from stele.domain.membership.model import Node, NodeChanged
+from stele.domain.model.membership import MembershipImage, Node, NodeChanged
+from stele.domain.model.transitions import Transition
 from stele.domain.names import TAKES_PART, RequestKind, TransitionState
 from stele.domain.ring import transition
 from stele.domain.ring.quorum import blocking, is_covered
 from stele.domain.topology import decide as topology_decisions
 from stele.domain.topology import live_copies, planning
 from stele.domain.topology import steps as moves
-from stele.domain.topology.facts import Transition
 from stele.domain.topology.operations.table import OPERATIONS
 from stele.domain.topology.steps import Draft
 from stele_simulator.patching import Patch

@@ -7,9 +7,10 @@ import msgspec
 
 from stele.coordinator.work import failure_of
 from stele.domain.image import Image
+from stele.domain.model.transitions import Transition
 from stele.domain.names import NodeState, RequestKind, TransitionState
-from stele.domain.topology.facts import Transition
-from stele.domain.topology.operations import leave, members
+from stele.domain.rules import ring
+from stele.domain.topology.operations import leave
 from stele.domain.topology.operations.base import planned_sets
 from stele.domain.topology.operations.table import OPERATIONS
 from stele_simulator.patching import Patch
@@ -124,7 +125,7 @@ def more_leave_than_the_replication_allows(patch: Patch) -> None:
 @planted(STORY)
 def taken_tokens_are_given_again(patch: Patch) -> None:
     """A node may ask for tokens that another one has."""
-    patch.function(members.check_tokens, lambda image, tokens, own=(): None)
+    patch.function(ring.check_tokens, lambda image, tokens, own=(): None)
 
 
 @planted(STORY, rule="I5")

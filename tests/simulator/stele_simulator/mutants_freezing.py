@@ -3,11 +3,11 @@
 from collections.abc import Set
 
 from stele.domain.commands import Envelope, Rejection
-from stele.domain.commits.model import Commits
-from stele.domain.commits.restricted import restricted
 from stele.domain.context import Decision, WorkedOut
 from stele.domain.decide import decide
 from stele.domain.image import Image
+from stele.domain.model.commits import Commits
+from stele.domain.not_taken import restricted
 from stele.log.pipeline import CommitPipeline
 from stele.log.record_builder import Waiting, settle
 from stele_simulator.patching import Patch

@@ -2,12 +2,12 @@
 
 from collections.abc import Iterable, Iterator
 
-from stele.domain.cdc import domain
-from stele.domain.cdc.model import CdcFact, CdcGenerationCommitted
 from stele.domain.context import Context
 from stele.domain.image import Image
+from stele.domain.model.cdc import CdcFact, CdcGenerationCommitted
+from stele.domain.rules import cdc
+from stele.domain.rules.ring import ring_now
 from stele.domain.topology import steps
-from stele.domain.topology.rings import ring_now
 from stele_simulator.patching import Patch
 from stele_simulator.planting import STORY, planted
 
@@ -21,7 +21,7 @@ def generation_forgets_who_joins(patch: Patch) -> None:
 @planted(STORY)
 def generation_is_committed_unseen(patch: Patch) -> None:
     """A CDC generation is committed by the epoch that writes it: no barrier comes between."""
-    plain = domain.written
+    plain = cdc.written
 
     def at_once(context: Context, transition_id: str, tokens: Iterable[int]) -> Iterator[CdcFact]:
         facts = [*plain(context, transition_id, tokens)]

@@ -13,10 +13,10 @@ from stele.coordinator.model import Wait
 from stele.domain import fencing
 from stele.domain.fencing import StaleVersion
 from stele.domain.image import Image
+from stele.domain.model.schema import owner_of
+from stele.domain.model.transitions import Transition
 from stele.domain.names import RequestKind
 from stele.domain.ring.ranges import Range
-from stele.domain.schema.model import owner_of
-from stele.domain.topology.facts import Transition
 from stele.domain.topology.operations import quiesce
 from stele.domain.topology.operations.base import Served, State
 from stele.domain.topology.operations.table import OPERATIONS

@@ -6,15 +6,15 @@ from typing import Any
 from msgspec.structs import replace
 
 from stele.coordinator import openings
+from stele.domain.ddl import keyspaces as schema_decisions
 from stele.domain.image import Image
+from stele.domain.model.schema import KeyspaceChanged
+from stele.domain.model.transitions import Transition
 from stele.domain.names import RequestKind
 from stele.domain.ring import transition
 from stele.domain.ring.quorum import blocking
 from stele.domain.ring.transition import TransitionRow
-from stele.domain.schema import decide as schema_decisions
-from stele.domain.schema.model import KeyspaceChanged
 from stele.domain.topology import planning
-from stele.domain.topology.facts import Transition
 from stele.domain.topology.operations.keyspace_rf_change import to_shared_placement
 from stele.domain.topology.planning import Locks, locks, moving_placements, needs
 from stele_simulator.patching import Patch

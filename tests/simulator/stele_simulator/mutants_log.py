@@ -9,7 +9,7 @@ from stele.domain.commands import Envelope, Outcome, Rejection
 from stele.domain.evolve import apply_facts
 from stele.domain.facts import AnyFact, Epoch
 from stele.domain.image import ZERO_STATE, Image
-from stele.domain.requests.memory import RequestMemory
+from stele.domain.request_memory import RequestMemory
 from stele.domain.snapshot import image_to_facts
 from stele.log.archive import snapshots
 from stele.log.archive.snapshots import SnapshotHead

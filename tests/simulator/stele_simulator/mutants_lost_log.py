@@ -5,8 +5,8 @@ import asyncio
 import msgspec
 
 from stele.catch_up import filling, keeper, recovering
-from stele.domain.archive import model
 from stele.domain.image import Image
+from stele.domain.model import archive
 from stele.log.archive import segments, snapshots
 from stele.log.archive.snapshots import SnapshotHead
 from stele.log.chain import Anchor
@@ -73,7 +73,7 @@ def writers_begin_without_what_was_decided(patch: Patch) -> None:
 @planted(RUN)
 def one_member_is_a_majority(patch: Patch) -> None:
     """Records are deleted that a single replica has."""
-    patch.function(model.majority, lambda members: 1)
+    patch.function(archive.majority, lambda members: 1)
 
 
 @planted(RUN)

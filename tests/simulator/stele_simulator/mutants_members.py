@@ -6,10 +6,10 @@ from typing import Any
 import msgspec
 
 from stele.domain.image import Image
+from stele.domain.model.requests import Request
+from stele.domain.model.transitions import Transition
 from stele.domain.names import RequestKind, TransitionState
-from stele.domain.requests.model import Request
 from stele.domain.ring.transition import TransitionPlan, TransitionRow
-from stele.domain.topology.facts import Transition
 from stele.domain.topology.operations import rebuild
 from stele.domain.topology.operations.base import no_receivers
 from stele.domain.topology.operations.table import OPERATIONS

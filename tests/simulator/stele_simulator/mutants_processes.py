@@ -13,14 +13,13 @@ from stele.coordinator.context import StepContext
 from stele.coordinator.driver import Driver
 from stele.coordinator.model import Observed
 from stele.coordinator.probes import ReplicaProbes
-from stele.domain.acks import Barrier
-from stele.domain.archive.model import Replica
 from stele.domain.context import Context, Decision
 from stele.domain.image import Image
+from stele.domain.model.archive import Replica
+from stele.domain.model.topology import ClaimCoordinator, Coordinator
+from stele.domain.model.transitions import CoordinatorChanged
 from stele.domain.registry import DECISIONS
-from stele.domain.topology.commands import ClaimCoordinator
-from stele.domain.topology.facts import CoordinatorChanged
-from stele.domain.topology.heads import Coordinator
+from stele.domain.topology.barriers import Barrier
 from stele.log.codec import decode_ack
 from stele.tablet_balancer.balancer import Balancer
 from stele_simulator.patching import Patch

@@ -4,19 +4,19 @@ from collections.abc import Collection, Set
 
 from stele.agent import admission, member
 from stele.coordinator.context import StepContext
-from stele.domain.acks import Barrier
 from stele.domain.base import Fact
 from stele.domain.facts import Epoch
-from stele.domain.features import domain
-from stele.domain.features.model import FeaturesEnabled
+from stele.domain.model.features import FeaturesEnabled
+from stele.domain.model.services import Service
 from stele.domain.registry import (
     FEATURES_ENABLED_BY,
     KNOWN_FEATURES,
     FeaturesOfFacts,
     features_of,
 )
-from stele.domain.services.model import Service
+from stele.domain.rules import features as feature_rules
 from stele.domain.topology import decide
+from stele.domain.topology.barriers import Barrier
 from stele.log import fold
 from stele.runtime.announce import Telling
 from stele_simulator.patching import Patch
@@ -39,7 +39,7 @@ def support_is_checked_when_asked_for_alone(patch: Patch) -> None:
 @planted(STORY)
 def services_that_lack_it_are_passed_over(patch: Patch) -> None:
     """A feature is enabled as soon as all nodes support it."""
-    patch.attribute(domain, "_services_without", lambda image, feature: [])
+    patch.attribute(feature_rules, "_services_without", lambda image, feature: [])
 
 
 @planted(STORY)

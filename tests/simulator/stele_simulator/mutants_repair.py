@@ -4,10 +4,10 @@ from typing import Any, Final
 
 import msgspec
 
+from stele.domain.model.transitions import Transition
 from stele.domain.names import RequestKind, TransitionState
 from stele.domain.ring.transition import TransitionPlan
 from stele.domain.topology import steps
-from stele.domain.topology.facts import Transition
 from stele.domain.topology.operations import tablet_repair
 from stele.domain.topology.operations.base import no_receivers
 from stele.domain.topology.operations.table import OPERATIONS

@@ -1,11 +1,10 @@
 """Planted bugs of the memory of decided requests: what is forgotten, and what is too old to be decided."""
 
+from stele.domain import request_memory
 from stele.domain.commands import Envelope, Rejection
-from stele.domain.commits.restricted import restricted
 from stele.domain.image import Image
-from stele.domain.requests import memory
-from stele.domain.requests.memory import SealedGeneration, restored
-from stele.domain.requests.not_taken import check_id, horizon_of
+from stele.domain.not_taken import check_id, horizon_of, restricted
+from stele.domain.request_memory import SealedGeneration, restored
 from stele.log.record_builder import why_not_taken
 from stele_simulator.patching import Patch
 from stele_simulator.planting import RUN, planted
@@ -30,7 +29,9 @@ def forgetting_does_not_raise_the_horizon(patch: Patch) -> None:
 @planted(RUN, rule="I8")
 def snapshot_forgets_the_horizon(patch: Patch) -> None:
     """A process that starts from a snapshot accepts ids that are too old for others."""
-    patch.attribute(memory, "restored", lambda young, floor, horizon_ms: restored(young, floor, -1))
+    patch.attribute(
+        request_memory, "restored", lambda young, floor, horizon_ms: restored(young, floor, -1)
+    )
 
 
 @planted(RUN, rule="I10")

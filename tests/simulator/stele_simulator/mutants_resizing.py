@@ -8,8 +8,8 @@ import numpy as np
 from stele.domain.base import Rejection
 from stele.domain.column import Ints
 from stele.domain.image import Image
+from stele.domain.model.requests import Request
 from stele.domain.names import RequestKind
-from stele.domain.requests.model import Request
 from stele.domain.ring.columns import Rows
 from stele.domain.ring.placement import Placement
 from stele.domain.tablets import maps

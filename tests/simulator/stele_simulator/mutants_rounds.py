@@ -13,19 +13,20 @@ from stele.coordinator.context import StepContext
 from stele.coordinator.rounds import Settled, Settlement, settle
 from stele.coordinator.transitions import is_ready
 from stele.coordinator.work import WorkState, order_work
-from stele.domain import acks, commands, fencing
-from stele.domain.acks import AckTable, Barrier, barrier
+from stele.domain import commands, fencing
 from stele.domain.context import Context
 from stele.domain.facts import AnyFact
 from stele.domain.fencing import SessionGuard, SessionManager, VersionTracker, newest_fenced
 from stele.domain.image import Image
 from stele.domain.messages import Ack, Order
+from stele.domain.model.transitions import Transition, VersionsChanged
 from stele.domain.names import RequestKind
 from stele.domain.registry import DECISIONS
 from stele.domain.ring.quorum import blocks
-from stele.domain.topology.domain import versions_of
-from stele.domain.topology.facts import Transition, VersionsChanged
-from stele.domain.topology.guards import check_term
+from stele.domain.rules.requests import check_term
+from stele.domain.topology import barriers
+from stele.domain.topology.barriers import AckTable, Barrier, barrier
+from stele.domain.topology.decide import versions_of
 from stele.domain.topology.operations import drop_keyspace
 from stele.node.replica import LocalReplica
 from stele_simulator.patching import Patch
@@ -53,7 +54,7 @@ def gate_counts_the_old_replicas_only(patch: Patch) -> None:
         lacking = (r.old for r in rows if r.old and not blocks(nodes, {*r.old}))
         return frozenset[str]().union(*lacking) - nodes
 
-    patch.function(acks.missing_of, old_only)
+    patch.function(barriers.missing_of, old_only)
 
 
 @planted(RUN, rule="I5")
@@ -63,7 +64,7 @@ def gate_needs_one_answer(patch: Patch) -> None:
     def one(image: Image, nodes: Set[str], version: int) -> frozenset[str]:
         return frozenset() if nodes else frozenset(image.membership.nodes)
 
-    patch.function(acks.missing_of, one)
+    patch.function(barriers.missing_of, one)
 
 
 @planted(RUN, rule="I5")
@@ -101,12 +102,12 @@ def requests_do_not_hold_their_version(patch: Patch) -> None:
 @planted(RUN, rule="I3")
 def drained_is_not_asked(patch: Patch) -> None:
     """A node that has applied the epoch passes, whatever it still works on."""
-    blocked = acks._blocked_by
+    blocked = barriers._blocked_by
 
     def lenient(table: AckTable, node_id: str, version: int, open_: Set[str]) -> str:
         return blocked(table, node_id, 0, open_)
 
-    patch.attribute(acks, "_blocked_by", lenient)
+    patch.attribute(barriers, "_blocked_by", lenient)
 
 
 @planted(RUN, rule="I5")
@@ -159,13 +160,13 @@ def fence_is_carried_although_some_were_excluded(patch: Patch) -> None:
 @planted(RUN, rule="I5")
 def barrier_counts_all_but_the_new_transitions(patch: Patch) -> None:
     """The quorums of those that have just moved are left out."""
-    plain = acks.missing_of
+    plain = barriers.missing_of
 
     def others(image: Image, nodes: Set[str], version: int) -> frozenset[str]:
         versions = {t.entered_version for t in image.topology.open()} - {version}
         return frozenset[str]().union(*(plain(image, nodes, older) for older in versions))
 
-    patch.function(acks.missing_of, others)
+    patch.function(barriers.missing_of, others)
 
 
 @planted(RUN, rule="I6")

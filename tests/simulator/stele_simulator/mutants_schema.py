@@ -7,12 +7,12 @@ from msgspec.structs import replace
 
 from stele.domain import registry
 from stele.domain.context import Context, Decision
+from stele.domain.ddl import alter, alter_tables, alter_types, tables
 from stele.domain.facts import AnyFact
 from stele.domain.image import Image
-from stele.domain.schema import alter, alter_tables, alter_types, checks, tables
-from stele.domain.schema import model as c
-from stele.domain.schema.model import Keyspace, SchemaImage, Table, TableSchemaChanged
-from stele.domain.schema.objects import (
+from stele.domain.model import schema as c
+from stele.domain.model.schema import Keyspace, SchemaImage, Table, TableSchemaChanged
+from stele.domain.model.schema_objects import (
     Column,
     CqlType,
     TableSchema,
@@ -20,7 +20,8 @@ from stele.domain.schema.objects import (
     parse_argument,
     parse_type,
 )
-from stele.domain.schema.parameters import RejectedChange
+from stele.domain.rules import schema as checks
+from stele.domain.rules.table_parameters import RejectedChange
 from stele_simulator.patching import Patch
 from stele_simulator.planting import STORY, planted
 

@@ -2,12 +2,12 @@
 
 from typing import Any, Final
 
+from stele.domain.model.requests import Request
+from stele.domain.model.transitions import Transition
 from stele.domain.names import RequestKind, TransitionState
-from stele.domain.requests.model import Request
 from stele.domain.ring.transition import TransitionPlan
-from stele.domain.table_snapshots import domain
+from stele.domain.rules import table_snapshots
 from stele.domain.topology import steps
-from stele.domain.topology.facts import Transition
 from stele.domain.topology.operations import (
     keyspaces,
     table_snapshot,
@@ -95,4 +95,4 @@ def table_is_truncated_while_it_is_restored(patch: Patch) -> None:
 @planted(STORY)
 def snapshots_never_expire(patch: Patch) -> None:
     """Snapshots whose time is over stay for ever."""
-    patch.function(domain.expired, lambda image, now_ms: [])
+    patch.function(table_snapshots.expired, lambda image, now_ms: [])

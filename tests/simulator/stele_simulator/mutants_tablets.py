@@ -15,14 +15,14 @@ from stele.coordinator.rounds import Settled
 from stele.coordinator.transitions import is_ready
 from stele.coordinator.work import order_work
 from stele.domain.image import Image
-from stele.domain.membership.model import NodeChanged
 from stele.domain.messages import Order
+from stele.domain.model.membership import NodeChanged
+from stele.domain.model.ring import PlacementDropped
+from stele.domain.model.transitions import Transition
 from stele.domain.names import OrderKind, RequestKind, TransitionState
 from stele.domain.ring import transition
-from stele.domain.ring.model import PlacementDropped
 from stele.domain.ring.ranges import MIN_TOKEN
 from stele.domain.ring.transition import TransitionRow
-from stele.domain.topology.facts import Transition
 from stele.domain.topology.operations import keyspaces, tablet_migration
 from stele.domain.topology.operations.base import (
     Sources,

@@ -14,17 +14,17 @@ from stele.agent.pulling import Puller
 from stele.domain.context import Context
 from stele.domain.image import Image
 from stele.domain.messages import Order
+from stele.domain.model.topology import Move
+from stele.domain.model.transitions import VersionsChanged
 from stele.domain.names import RequestKind, TransitionState
 from stele.domain.ring import strategy, transition
 from stele.domain.ring.placement import Placement
 from stele.domain.ring.quorum import quorum_of, read_satisfied, write_satisfied
 from stele.domain.ring.ranges import MIN_TOKEN, Range, RangeReplicas
 from stele.domain.ring.transition import TransitionPlan, TransitionRow, locks_of, stream_sources
-from stele.domain.topology import live_copies, marks
+from stele.domain.topology import live_copies, requests
 from stele.domain.topology import steps as moves
-from stele.domain.topology.commands import Move
-from stele.domain.topology.domain import versions_of
-from stele.domain.topology.facts import VersionsChanged
+from stele.domain.topology.decide import versions_of
 from stele.domain.topology.operations import leave
 from stele.domain.topology.operations.table import OPERATIONS
 from stele.domain.topology.steps import Draft
@@ -63,7 +63,7 @@ def rollback_forgets_the_placements(patch: Patch) -> None:
 def rollback_makes_a_third_version(patch: Patch) -> None:
     """A rollback does not wait until the step that it undoes is fenced."""
 
-    plain = marks.mark
+    plain = requests.mark
 
     def at_once(context: Context, request: Any, why: str, *, cancelled: bool) -> Any:
         found = plain(context, request, why, cancelled=cancelled)
@@ -78,7 +78,7 @@ def rollback_makes_a_third_version(patch: Patch) -> None:
         moves.move(draft, open_, Move(open_.transition_id, open_.state))
         return tuple(draft.facts)
 
-    patch.function(marks.mark, at_once)
+    patch.function(requests.mark, at_once)
 
 
 @planted(RUN, rule="I11")

@@ -9,9 +9,9 @@ from collections.abc import Iterable, Set
 import msgspec
 
 from stele.domain.image import Image
+from stele.domain.model.schema import Data
 from stele.domain.ring.placement import Placement
 from stele.domain.ring.ranges import Range, RangeReplicas, contains, range_of
-from stele.domain.schema.model import Data
 from stele_simulator.quorum_sets import Sides, quorums_meet
 
 __all__ = ["Change", "Range", "Sides", "range_of"]

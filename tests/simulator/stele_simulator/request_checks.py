@@ -8,8 +8,8 @@ from collections.abc import Iterable
 from typing import Final
 
 from stele.domain.facts import Epoch
-from stele.domain.requests.memory import decided_ids
-from stele.domain.requests.model import time_ms
+from stele.domain.model.requests import time_ms
+from stele.domain.request_memory import decided_ids
 from stele_simulator.violation import require
 
 ONE_OUTCOME: Final = "I2"

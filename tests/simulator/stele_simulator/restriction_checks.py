@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from stele.domain.facts import Epoch
 from stele.domain.image import Image
-from stele.domain.requests.model import CommandRefused
+from stele.domain.model.requests import CommandRefused
 from stele_simulator.violation import require
 
 RULE = "a frozen log"

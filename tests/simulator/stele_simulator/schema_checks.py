@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from typing import Final
 
 from stele.domain.image import Image
-from stele.domain.schema import model as c
-from stele.domain.schema.model import SchemaImage
-from stele.domain.schema.objects import SchemaVersion, TableSchema, UserType
+from stele.domain.model import schema as c
+from stele.domain.model.schema import SchemaImage
+from stele.domain.model.schema_objects import SchemaVersion, TableSchema, UserType
 from stele_simulator.violation import require
 
 USED: Final = "S1"

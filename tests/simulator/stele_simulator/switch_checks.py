@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 
 from stele.domain.image import Image
+from stele.domain.model.requests import Request
 from stele.domain.names import BALANCER
-from stele.domain.requests.model import Request
 from stele_simulator.violation import require
 
 

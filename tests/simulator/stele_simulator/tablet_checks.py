@@ -4,10 +4,10 @@ from collections import Counter
 from collections.abc import Mapping
 
 from stele.domain.image import Image
+from stele.domain.model.requests import Request
+from stele.domain.model.schema import Table, tablet_map
 from stele.domain.names import BALANCER, TABLET_MAP
-from stele.domain.requests.model import Request
 from stele.domain.ring.ranges import MAX_TOKEN, MIN_TOKEN, RangeReplicas
-from stele.domain.schema.model import Table, tablet_map
 from stele_simulator.violation import require
 
 Span = tuple[int, int]

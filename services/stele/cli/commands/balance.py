@@ -35,13 +35,13 @@ from stele.cli.output import (
 )
 from stele.cli.output import table as table_of
 from stele.cli.reading import EPOCHS_IN_ANSWER, StateReading, as_counted, read_epochs
-from stele.domain.balance.planned import OfflinePlan
 from stele.domain.commands import SwitchBalancingOff, SwitchBalancingOn
 from stele.domain.json_documents import JsonDocumentError
+from stele.domain.model.requests import Request, is_id, time_ms
+from stele.domain.model.schema import Balancing, Off
 from stele.domain.names import BALANCER
-from stele.domain.requests.model import Request, is_id, time_ms
+from stele.domain.planner.planned import OfflinePlan
 from stele.domain.ring.ranges import place_text
-from stele.domain.schema.model import Balancing, Off
 from stele.runtime.answers.tablet_balancer import (
     BalanceAnswer,
     BalancedNode,
@@ -538,8 +538,8 @@ def show_balance(file: Path, *, as_json: bool) -> int:
 
     Raises UsageError for a file that cannot be read or makes no sense.
     """
-    from stele.domain.balance.cluster import read_cluster  # noqa: PLC0415  (numpy takes a moment)
-    from stele.domain.balance.offline import plan_offline  # noqa: PLC0415
+    from stele.domain.planner.cluster import read_cluster  # noqa: PLC0415  (numpy takes a moment)
+    from stele.domain.planner.offline import plan_offline  # noqa: PLC0415
 
     try:
         raw = sys.stdin.buffer.read() if str(file) == "-" else file.read_bytes()

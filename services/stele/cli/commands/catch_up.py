@@ -24,10 +24,9 @@ from stele.cli.output import (
     styled,
     table,
 )
-from stele.domain.archive.model import ReplicaSummary
 from stele.domain.commands import Cancel, ForgetReplica, ReconfigureCatchUp
-from stele.domain.names import ReplicaState
-from stele.domain.topology.waits import WaitKind
+from stele.domain.model.archive import ReplicaSummary
+from stele.domain.names import ReplicaState, WaitKind
 from stele.runtime.answers.coordinator import Progress, ReplicaProgress
 from stele.runtime.answers.metadata_log import CatchUpAnswer
 

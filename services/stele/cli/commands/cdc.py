@@ -16,8 +16,8 @@ from stele.cli.commands.data import ask_any_node
 from stele.cli.commands.topology import submit_and_follow
 from stele.cli.options import FROM_ONE, Change, Force, Format, Json, ReadPoint, Where
 from stele.cli.output import clock, error_console, id_table, table
-from stele.domain.cdc.model import GenerationSummary
 from stele.domain.commands import NewCdcGeneration
+from stele.domain.model.cdc import GenerationSummary
 from stele.runtime.answers.metadata_log import CdcGenerationsPage, CdcStreamsPage
 from stele.runtime.answers.node import ChangesView, ChangeView
 from stele.words.units import visible

@@ -109,7 +109,7 @@ def _waits(client: Client) -> bool:
 
 
 def _load(dump: Dump) -> LoadState:
-    from stele.domain.overrides.domain import packed_state  # noqa: PLC0415
+    from stele.domain.overrides import packed_state  # noqa: PLC0415
     from stele.domain.snapshot import image_to_facts  # noqa: PLC0415
 
     assert dump.image is not None

@@ -21,7 +21,7 @@ from stele.cli.options import (
 )
 from stele.cli.output import off_text, switch_text, table
 from stele.domain.commands import CreateKeyspace, DropKeyspace, KeyspaceRfChange
-from stele.domain.schema.model import Keyspace, Replication, placement_name
+from stele.domain.model.schema import Keyspace, Replication, placement_name
 from stele.words.given import GivenError, replication_of
 
 app = App(name="keyspace", help="List, create, alter and drop keyspaces.")

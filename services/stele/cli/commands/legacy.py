@@ -15,7 +15,7 @@ from stele.cli.output import console, counted, size
 
 if TYPE_CHECKING:
     from stele.domain.legacy import ImportProblem, ImportResult, LegacyCluster
-    from stele.domain.schema.model import AnyChange
+    from stele.domain.model.schema import AnyChange
 
 _HINT = "docs/schemas/legacy_cluster.json defines the file; `stele import describe` writes one."
 

@@ -36,9 +36,9 @@ from stele.cli.output import (
 )
 from stele.cli.reading import SERVICE, NoRequestError, StateReading
 from stele.domain.commands import AskSnapshot, ForgetReader, RestrictCommits, TruncateLog
-from stele.domain.commits.restricted import restricted_text
 from stele.domain.epoch_stats import MINUTE_MS, EpochCount, EpochStats, merged
 from stele.domain.names import CommitMode
+from stele.domain.not_taken import restricted_text
 from stele.runtime.answers.stats import StatsAnswer
 from stele.words.facts import EpochRow
 from stele.words.units import visible

@@ -19,11 +19,11 @@ from stele.cli.output import (
     table,
 )
 from stele.cli.reading import StateReading
-from stele.domain.membership.model import Node
+from stele.domain.model.membership import Node
+from stele.domain.model.requests import Request
+from stele.domain.model.schema import Keyspace, Table, owner_of
 from stele.domain.names import NodeState
-from stele.domain.requests.model import Request
 from stele.domain.ring.ranges import RING_SIZE, held_tokens
-from stele.domain.schema.model import Keyspace, Table, owner_of
 from stele.runtime.answers.node import NodeView
 from stele.runtime.answers.session_guard import Liveness, NodeLiveness
 from stele.words.names import departure

@@ -16,7 +16,7 @@ from stele.cli.options import Json, Where, user_name
 from stele.cli.output import error_console, print_line, print_value_as_json
 from stele.cli.places import address_of
 from stele.domain.base import Rejection
-from stele.domain.recovery.histories import (
+from stele.domain.recovery import (
     Absent,
     HistoryChoice,
     HistorySource,

@@ -22,7 +22,7 @@ from stele.cli.output import (
     styled,
 )
 from stele.cli.reading import StateReading
-from stele.domain.requests.model import NEWEST_MS, Request
+from stele.domain.model.requests import NEWEST_MS, Request
 from stele.runtime.request_ids import new_request_id
 from stele.words.names import what
 

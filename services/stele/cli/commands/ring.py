@@ -14,8 +14,8 @@ from stele.cli.errors import CliError, UsageError
 from stele.cli.options import FROM_ZERO, Format, ReadPoint, Where
 from stele.cli.output import joined, percent, table
 from stele.cli.reading import StateReading
+from stele.domain.model.schema import Keyspace
 from stele.domain.ring.ranges import RING_SIZE, RangeReplicas, tokens_in
-from stele.domain.schema.model import Keyspace
 from stele.runtime.answers.metadata_log import PlacementsPage
 
 PAGE = 1000

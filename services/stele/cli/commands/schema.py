@@ -19,10 +19,10 @@ from stele.cli.options import FROM_ONE, AgreedChange, Change, Format, Json, Read
 from stele.cli.output import clock, console, counted, print_value_as_json, styled, table
 from stele.domain.commands import AlterSchema, Envelope, Rejection
 from stele.domain.json_documents import JsonDocumentError, decode_document
+from stele.domain.model.requests import Request
+from stele.domain.model.schema import AnyChange, placement_name
 from stele.domain.names import RequestStatus
-from stele.domain.requests.model import Request
-from stele.domain.schema.model import AnyChange, placement_name
-from stele.domain.schema.parameters import map_literal
+from stele.domain.rules.table_parameters import map_literal
 from stele.runtime.answers.metadata_log import SchemaAnswer
 from stele.runtime.answers.session_guard import AGREEMENT_PATH, SchemaAgreement
 from stele.words.cql import Statement, statements
@@ -304,7 +304,7 @@ def plan(
             has changed in the meantime.
     """
     from stele.cli import dumps  # noqa: PLC0415 - what folds a state takes long to import
-    from stele.domain.schema.plan import managed_keyspaces, plan_schema, without  # noqa: PLC0415
+    from stele.domain.ddl.plan import managed_keyspaces, plan_schema, without  # noqa: PLC0415
     from stele.runtime.answers.schema import schema_answer  # noqa: PLC0415
     from stele.words.schema_plan import plan_lines  # noqa: PLC0415
 
@@ -474,7 +474,7 @@ def _decided(image: Image, envelope: Envelope) -> Image:
     """Return the image after a command. Raises CliError for a rejection."""
     from stele.domain.decide import decide  # noqa: PLC0415 - takes long to import
     from stele.domain.evolve import apply_facts  # noqa: PLC0415
-    from stele.domain.requests.model import time_ms  # noqa: PLC0415
+    from stele.domain.model.requests import time_ms  # noqa: PLC0415
 
     decision = decide(image, envelope, time_ms(envelope.request_id))
     if isinstance(decision, Rejection):

@@ -11,8 +11,8 @@ from stele.cli.options import Change, Force, Format, ReadPoint, Where
 from stele.cli.output import console, table
 from stele.cli.reading import StateReading
 from stele.domain.commands import SetSetting
-from stele.domain.features.known import KNOWN
-from stele.domain.features.model import Setting
+from stele.domain.model.features import Setting
+from stele.domain.model.settings import KNOWN
 
 app = App(name="settings", help="Settings of the whole cluster: list, set, reset.")
 

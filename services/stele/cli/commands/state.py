@@ -221,7 +221,7 @@ def _show(client: Client, envelope: Envelope, *, dry_run: bool) -> int:
     from stele.cli import dumps  # noqa: PLC0415
     from stele.domain.decide import decide  # noqa: PLC0415
     from stele.domain.evolve import apply_facts  # noqa: PLC0415
-    from stele.domain.overrides.domain import losses  # noqa: PLC0415
+    from stele.domain.overrides import losses  # noqa: PLC0415
     from stele.domain.view import diff  # noqa: PLC0415
     from stele.words.state_diff import diff_lines  # noqa: PLC0415
 
@@ -263,7 +263,7 @@ def _names(image: Image) -> dict[str, str]:
 
 def _as_if_frozen(image: Image, actor: str) -> Image:
     """Return the image as if frozen: a dry run works before the log is frozen, too."""
-    from stele.domain.commits.model import Commits  # noqa: PLC0415
+    from stele.domain.model.commits import Commits  # noqa: PLC0415
     from stele.domain.names import CommitMode  # noqa: PLC0415
 
     commits = image.commits
@@ -273,7 +273,7 @@ def _as_if_frozen(image: Image, actor: str) -> Image:
 
 
 def _content(image: Image) -> bytes:
-    from stele.domain.overrides.domain import packed_state  # noqa: PLC0415
+    from stele.domain.overrides import packed_state  # noqa: PLC0415
     from stele.domain.snapshot import image_to_facts  # noqa: PLC0415
 
     return packed_state(image_to_facts(image))

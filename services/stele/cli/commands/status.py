@@ -18,12 +18,12 @@ from stele.cli.output import (
     styled,
     table,
 )
-from stele.domain.commits.restricted import restricted_text
-from stele.domain.membership.model import Node
+from stele.domain.model.membership import Node
+from stele.domain.model.requests import Request
+from stele.domain.model.schema import Keyspace
+from stele.domain.model.topology import TransitionSummary
 from stele.domain.names import NodeState, RequestStatus
-from stele.domain.requests.model import Request
-from stele.domain.schema.model import Keyspace
-from stele.domain.topology.heads import TransitionSummary
+from stele.domain.not_taken import restricted_text
 from stele.runtime.answers.coordinator import Progress
 from stele.runtime.answers.metadata_log import TopologyAnswer
 from stele.runtime.answers.session_guard import Liveness, NodeLiveness

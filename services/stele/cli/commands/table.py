@@ -40,9 +40,9 @@ from stele.domain.commands import (
     RestoreTablets,
     SnapshotTable,
 )
-from stele.domain.requests.model import Among
-from stele.domain.schema.model import Keyspace, Table, TableOptions
-from stele.domain.topology.operations.commands import TabletRepair, TabletRestore
+from stele.domain.model.operations import TabletRepair, TabletRestore
+from stele.domain.model.requests import Among
+from stele.domain.model.schema import Keyspace, Table, TableOptions
 from stele.runtime.answers.tablet_sizes import SizesAnswer
 from stele.words.names import option_changes, set_options
 

@@ -16,12 +16,12 @@ from stele.cli.options import FROM_ZERO, Change, Force, Format, Json, ReadPoint,
 from stele.cli.output import clock, console, print_fields, print_value_as_json, size
 from stele.cli.output import table as table_of
 from stele.cli.reading import StateReading
+from stele.domain.model.operations import MoveTablets, TabletMove
+from stele.domain.model.requests import Request
 from stele.domain.names import TABLET_MAP, RequestStatus
-from stele.domain.requests.model import Request
+from stele.domain.planner.planned import TableSizes
 from stele.domain.ring.ranges import ANY
 from stele.domain.tablets.maps import range_of, tablet_of
-from stele.domain.tablets.sizes import TableSizes
-from stele.domain.topology.operations.commands import MoveTablets, TabletMove
 from stele.runtime.answers.tablet_sizes import SizesAnswer
 from stele.words.names import what
 

@@ -43,8 +43,8 @@ from stele.domain.commands import (
     Remove,
     Truncate,
 )
+from stele.domain.model.requests import Request
 from stele.domain.names import RequestStatus
-from stele.domain.requests.model import Request
 from stele.domain.ring.ranges import RangeReplicas, upper_bound
 from stele.runtime.answers.metadata_log import PlannedRow, TransitionPage
 from stele.runtime.answers.node import NodeView

@@ -31,7 +31,7 @@ from stele.cli.places import (
     read_stack_file,
 )
 from stele.cli.reading import StateReading
-from stele.domain.membership.model import Node
+from stele.domain.model.membership import Node
 from stele.domain.names import NodeState
 from stele.stack.folders import is_node, was_removed
 from stele.stack.process import last_line as last_of

@@ -5,8 +5,9 @@
 
 from __future__ import annotations
 
+import hashlib
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Final
 
@@ -239,3 +240,32 @@ def place_text(node_id: str, shard: int, *, within: bool = False) -> str:
     It is a node, with its shard if that is not 0 or the replica stays ``within`` the node.
     """
     return f"{node_id}:{shard}" if shard > 0 or within else node_id
+
+
+# One hash for the placements of a cluster, from any copy: an image, a Delta table, a topic.
+
+
+Placements = Mapping[str, Iterable[RangeReplicas]]
+"""Placements by the placement's name, in any order."""
+
+_JSON = msgspec.json.Encoder()
+
+
+def canonical_placements(placements: Placements) -> bytes:
+    """Return JSON that is equal for equal placements.
+
+    Names are sorted, rows ascend, and replicas keep their order.
+    """
+    # Placements of a table or a topic come in any order.
+    ordered = [
+        (name, sorted(placements[name], key=lambda row: row.start)) for name in sorted(placements)
+    ]
+    return _JSON.encode(ordered)
+
+
+def placement_hash(placements: Placements) -> str:
+    """Return SHA-256 of the canonical JSON, as 64 hex digits.
+
+    Equal placements have equal hashes.
+    """
+    return hashlib.sha256(canonical_placements(placements)).hexdigest()

@@ -12,10 +12,10 @@ import numpy as np
 import numpy.typing as npt
 
 from stele.domain.image import Image
-from stele.domain.membership.model import Node
-from stele.domain.requests.model import Request
+from stele.domain.model.membership import Node
+from stele.domain.model.requests import Request
+from stele.domain.model.schema import Keyspace, Replication, Table
 from stele.domain.ring.columns import Numbers
-from stele.domain.schema.model import Keyspace, Replication, Table
 
 # The racks of a tablet's replicas.
 #

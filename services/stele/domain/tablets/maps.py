@@ -1,6 +1,6 @@
-"""Tablet maps: a table's placement, with a row for each tablet."""
+"""Tablet maps: a table's placement, with a row for each tablet; and tables that share one."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import compress
 from typing import Final
 
@@ -9,19 +9,19 @@ import numpy.typing as npt
 
 from stele.domain.column import Ints
 from stele.domain.image import Image
+from stele.domain.model.requests import Request
+from stele.domain.model.schema import Table, TableData, TableOptions
+from stele.domain.model.tablet_stats import COLUMNS, LOWER, TabletStats
+from stele.domain.model.transitions import Transition
 from stele.domain.names import MAX_SHARDS, TABLET_MAP
-from stele.domain.requests.model import Request
 from stele.domain.ring.columns import PAD, Keys, NodeNumbers, Numbers, Rows
 from stele.domain.ring.placement import WRITES, Placement, read_shards, reads_of
 from stele.domain.ring.ranges import MIN_TOKEN, Range, RangeReplicas, ranges_of
 from stele.domain.ring.transition import TransitionRow
-from stele.domain.schema.model import Table, TableData
-from stele.domain.topology.facts import Transition
 
 # The tablet of a token, and the range of a tablet.
 #
-# A map has a power of two of tablets with equal ranges, numbered from 0 in ring order. The module
-# needs no numpy, so the command line can use it.
+# A map has a power of two of tablets with equal ranges, numbered from 0 in ring order.
 
 
 TOKEN_BITS: Final = 64
@@ -196,3 +196,54 @@ def moving(image: Image) -> Iterator[tuple[Transition, str, TransitionRow]]:
         for name, plan in transition.plans.items():
             if name.startswith(TABLET_MAP):
                 yield from ((transition, name, row) for row in plan.rows)
+
+
+# Groups of co-located tables, which share one tablet map (Scylla's co-located tables).
+#
+# The balancer treats a group as one table, the owner of the map. Its tablets have the bytes and
+# rates of all tables together.
+
+
+def standing(image: Image, owner: Table) -> list[Table]:
+    """Return the tables of a map that are not being dropped, the owner first."""
+    schema = image.schema
+    return [t for t in schema.group_of(owner) if not schema.data_of(t).dropped_version]
+
+
+def combined(options: Sequence[TableOptions]) -> TableOptions:
+    """Combine the options of co-located tables (Scylla's rules).
+
+    The largest of the minima counts, the smallest of the maxima, and the mean of the expected sizes
+    for each table. Repair options are those of the first table.
+    """
+    if len(options) == 1:
+        return options[0]
+    most = [each.max_tablet_count for each in options if each.max_tablet_count]
+    sizes = [each.expected_data_size_in_gb for each in options if each.expected_data_size_in_gb]
+    return TableOptions(
+        min_tablet_count=max(each.min_tablet_count for each in options),
+        max_tablet_count=min(most, default=0),
+        min_per_shard_tablet_count=max(each.min_per_shard_tablet_count for each in options),
+        expected_data_size_in_gb=-(-sum(sizes) * len(options) // max(1, len(sizes))),
+        auto_repair_enabled=options[0].auto_repair_enabled,
+        auto_repair_threshold=options[0].auto_repair_threshold,
+    )
+
+
+def summed(tables: Sequence[TabletStats]) -> TabletStats:
+    """Add up several tables that share a tablet map.
+
+    Unknown sizes and rates of one table count as zero beside the others.
+    """
+    if len(tables) == 1:
+        return tables[0]
+    columns = np.stack([each.columns for each in tables])
+    known = ~np.isnan(columns)
+    counted = np.stack([~np.isnan(each.rates) for each in tables])
+    # An uncounted half of a table with a known rate makes the half of the whole group unknown.
+    columns[:, LOWER] = np.where(counted, columns[:, LOWER], 0.0)
+    known[:, LOWER] = counted
+    found = np.full((COLUMNS, columns.shape[2]), np.nan)
+    sums = np.where(known, columns, 0.0).sum(axis=0)
+    np.copyto(found, sums, where=known.any(axis=0))
+    return TabletStats(found, uncounted=int((~counted).any(axis=0).sum()))

@@ -1,16 +1,16 @@
 """The changes of a tablet's replicas that its map allows: a move, an addition, or a deletion."""
 
-from stele.domain.balance.cluster import keeps_list, strays, vacant
 from stele.domain.base import Rejection
 from stele.domain.context import unknown_node, unknown_tablet
 from stele.domain.image import Image
-from stele.domain.membership.model import Node
+from stele.domain.model.membership import Node
+from stele.domain.model.operations import TabletMove, TabletRepair, TabletRestore
+from stele.domain.model.schema import Table
 from stele.domain.names import STAYS
+from stele.domain.planner.cluster import keeps_list, strays, vacant
 from stele.domain.ring.ranges import ANY, RangeReplicas
-from stele.domain.schema.model import Table
 from stele.domain.tablets.copies import after_move, between, emptiest_racks, goal
 from stele.domain.tablets.maps import row_of
-from stele.domain.topology.operations.commands import TabletMove, TabletRepair, TabletRestore
 
 
 def replicas_after(replicas: tuple[str, ...], move: TabletMove) -> tuple[str, ...]:

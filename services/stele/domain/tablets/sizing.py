@@ -20,10 +20,10 @@ import msgspec
 import numpy as np
 
 from stele.domain.image import Image
-from stele.domain.schema.model import Keyspace, TableOptions
-from stele.domain.tablets import limits
+from stele.domain.model import settings as limits
+from stele.domain.model.schema import Keyspace, TableOptions
+from stele.domain.model.tablet_stats import Reals, TabletStats
 from stele.domain.tablets.maps import MAX_TABLETS
-from stele.domain.tablets.tablet_stats import Reals, TabletStats
 
 # The number of tablets by the rate of the hottest one (CockroachDB's load-based splitting).
 #
@@ -123,7 +123,7 @@ _GIB: Final = 2**30
 
 
 class Goals(msgspec.Struct, frozen=True):
-    """The targets from the cluster's settings; see ``limits``."""
+    """The targets from the cluster's settings; see ``model.settings``."""
 
     target_bytes: int = limits.TARGET_SIZE.default
     target_rate: int = limits.TARGET_RATE.default

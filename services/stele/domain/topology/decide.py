@@ -1,19 +1,22 @@
-"""The coordinator's commands: rounds, fences and marks, each guarded by its term."""
+"""The topology's commands, folds and views: rounds, fences and transitions.
+
+The coordinator's commands are each guarded by its term.
+"""
+
+from collections.abc import Iterable
+
+import msgspec
 
 from stele.domain.base import Rejection
 from stele.domain.context import Context, Decision, unknown_node
-from stele.domain.features.domain import check_supported
-from stele.domain.features.model import FeaturesEnabled
-from stele.domain.membership.model import NodeChanged
-from stele.domain.names import UNFINISHED, NodeState, RequestStatus
-from stele.domain.requests.model import Request, RequestChanged
-from stele.domain.requests.rows import ended, started
-from stele.domain.ring.quorum import is_unsafe
-from stele.domain.topology.barriers import check_counted_at, let_through, level_in_force, next_lower
-from stele.domain.topology.commands import (
+from stele.domain.model.features import FeaturesEnabled
+from stele.domain.model.membership import NodeChanged
+from stele.domain.model.requests import Request, RequestChanged
+from stele.domain.model.topology import (
     Advance,
     AdvanceFence,
     ClaimCoordinator,
+    Coordinator,
     ExcludeDead,
     FinishCleanup,
     FinishEnabling,
@@ -21,21 +24,47 @@ from stele.domain.topology.commands import (
     RelaxBarrier,
     Rollback,
     ServeRequest,
+    TransitionHead,
+    TransitionSummary,
+    Versions,
 )
-from stele.domain.topology.facts import (
+from stele.domain.model.transitions import (
     BarrierRelaxed,
     CoordinatorChanged,
+    TopologyFact,
+    TopologyImage,
+    Transition,
+    TransitionFinished,
     TransitionMarked,
+    TransitionMoved,
+    TransitionOpened,
+    TransitionPlanned,
+    TransitionUnplanned,
     VersionsChanged,
+    joined,
+    opening,
 )
-from stele.domain.topology.guards import check_fenced, check_term, overtaken, request_in_term
-from stele.domain.topology.heads import Coordinator, Versions
+from stele.domain.names import UNFINISHED, NodeState, RequestStatus
+from stele.domain.registry_entry import Domain
+from stele.domain.ring.quorum import is_unsafe
+from stele.domain.rules.features import check_supported
+from stele.domain.rules.requests import (
+    check_fenced,
+    check_term,
+    ended,
+    overtaken,
+    request_in_term,
+    started,
+)
+from stele.domain.tables import Json, changed_fields, changed_rows, row_json
+from stele.domain.topology.barriers import check_counted_at, let_through, level_in_force, next_lower
 from stele.domain.topology.live_copies import check_loss, may_lack_writes
 from stele.domain.topology.operations.exclude import check_exclusion
 from stele.domain.topology.operations.table import OPERATIONS, excluded_receivers, way_back
-from stele.domain.topology.pieces import opening
 from stele.domain.topology.planning import plan_group
-from stele.domain.topology.steps import Draft, enter, move, replace
+from stele.domain.topology.steps import Draft, enter, move
+
+replace = msgspec.structs.replace
 
 
 def claim_coordinator(context: Context, command: ClaimCoordinator) -> Decision:
@@ -139,7 +168,7 @@ def exclude_dead(context: Context, command: ExcludeDead) -> Decision:
     """Exclude the nodes that a pending request declares dead; some requests ask for nothing else.
 
     This needs no round, because the present round may wait for these very nodes. Every later
-    barrier first waits until its nodes have applied the exclusion (``acks.barrier``), because they
+    barrier first waits until its nodes have applied the exclusion (``barriers.barrier``), because they
     then refuse the excluded nodes.
     """
     image = context.image
@@ -290,3 +319,134 @@ def _pending(draft: Draft, group: tuple[str, ...]) -> list[Request]:
     # One transition has one kind; the coordinator may have seen an older image.
     same = [r for r in waiting if r.kind is waiting[0].kind]
     return same if grouped else same[:1]
+
+
+# The folds and views of versions and transitions, and their entry in the registry.
+
+
+def versions_changed(image: TopologyImage, fact: VersionsChanged) -> TopologyImage:
+    new = fact.versions
+    assert image.version <= new.version
+    # The fence neither goes back nor passes the version (I3).
+    assert image.fence_version <= new.fence_version <= new.version
+    return replace(image, **msgspec.structs.asdict(new))
+
+
+def barrier_relaxed(image: TopologyImage, fact: BarrierRelaxed) -> TopologyImage:
+    assert fact.version == image.version
+    return replace(image, relaxed_to=fact.level)
+
+
+def coordinator_changed(image: TopologyImage, fact: CoordinatorChanged) -> TopologyImage:
+    return replace(image, coordinator=fact.coordinator)
+
+
+def transition_opened(image: TopologyImage, fact: TransitionOpened) -> TopologyImage:
+    opened = fact.transition
+    return replace(image, transitions=image.transitions.set(opened.transition_id, opened))
+
+
+def transition_moved(image: TopologyImage, fact: TransitionMoved) -> TopologyImage:
+    return _changed(
+        image,
+        fact.transition_id,
+        state=fact.state,
+        session=fact.session,
+        entered_version=fact.entered_version,
+        entered_epoch=fact.entered_epoch,
+    )
+
+
+def transition_marked(image: TopologyImage, fact: TransitionMarked) -> TopologyImage:
+    return _changed(image, fact.transition_id, mark=fact.mark, blamed=fact.blamed)
+
+
+def transition_planned(image: TopologyImage, fact: TransitionPlanned) -> TopologyImage:
+    before = image.transitions[fact.transition_id].plans
+    plan = joined(before.get(fact.placement), fact.plan)
+    return _changed(image, fact.transition_id, plans={**before, fact.placement: plan})
+
+
+def transition_unplanned(image: TopologyImage, fact: TransitionUnplanned) -> TopologyImage:
+    before = image.transitions[fact.transition_id].plans
+    plans = {name: plan for name, plan in before.items() if name != fact.placement}
+    return _changed(image, fact.transition_id, plans=plans)
+
+
+def transition_finished(image: TopologyImage, fact: TransitionFinished) -> TopologyImage:
+    return replace(image, transitions=image.transitions.delete(fact.transition_id))
+
+
+def _changed(image: TopologyImage, transition_id: str, **fields: object) -> TopologyImage:
+    changed = replace(image.transitions[transition_id], **fields)
+    return replace(image, transitions=image.transitions.set(transition_id, changed))
+
+
+def to_facts(image: TopologyImage) -> Iterable[TopologyFact]:
+    yield VersionsChanged(versions_of(image))
+    yield CoordinatorChanged(image.coordinator)
+    for transition in image.open():
+        yield from opening(transition)
+
+
+def versions_of(image: TopologyImage) -> Versions:
+    return Versions(**{name: getattr(image, name) for name in Versions.__struct_fields__})
+
+
+def summary_of(transition: Transition) -> TransitionSummary:
+    """Return a transition without the rows of its plans, which may be as many as the ring's."""
+    head = {name: getattr(transition, name) for name in TransitionHead.__struct_fields__}
+    ranges = {name: len(plan.rows) for name, plan in sorted(transition.plans.items())}
+    return TransitionSummary(**head, ranges=ranges)
+
+
+def view(image: TopologyImage) -> Json:
+    return {
+        "topology": versions_of(image),
+        "coordinator": image.coordinator,
+        "transitions": tuple(image.open()),
+    }
+
+
+def diff(before: TopologyImage, after: TopologyImage) -> Json:
+    return {
+        "topology": changed_fields(row_json(versions_of(before)), row_json(versions_of(after))),
+        "coordinator": changed_fields(row_json(before.coordinator), row_json(after.coordinator)),
+        "transitions": changed_rows(
+            "transition_id",
+            {t.transition_id: summary_of(t) for t in before.open()},
+            {t.transition_id: summary_of(t) for t in after.open()},
+        ),
+    }
+
+
+DOMAIN = Domain(
+    name="topology",
+    empty=TopologyImage(),
+    decide={
+        ClaimCoordinator: claim_coordinator,
+        Advance: advance,
+        AdvanceFence: advance_fence,
+        RelaxBarrier: relax_barrier,
+        Rollback: rollback,
+        ExcludeDead: exclude_dead,
+        ServeRequest: serve_request,
+        FinishCleanup: finish_cleanup,
+        FinishEnabling: finish_enabling,
+        **{each.command: each.ask for each in OPERATIONS.values() if each.command is not None},
+    },
+    apply={
+        VersionsChanged: versions_changed,
+        BarrierRelaxed: barrier_relaxed,
+        CoordinatorChanged: coordinator_changed,
+        TransitionOpened: transition_opened,
+        TransitionMoved: transition_moved,
+        TransitionMarked: transition_marked,
+        TransitionPlanned: transition_planned,
+        TransitionUnplanned: transition_unplanned,
+        TransitionFinished: transition_finished,
+    },
+    to_facts=to_facts,
+    view=view,
+    diff=diff,
+)

@@ -23,14 +23,14 @@ import numpy.typing as npt
 from stele.domain.base import Rejection
 from stele.domain.image import Image
 from stele.domain.messages import Order
+from stele.domain.model.requests import Request
+from stele.domain.model.transitions import Transition
 from stele.domain.names import TABLET_MAP
-from stele.domain.requests.model import Request
 from stele.domain.ring.columns import PAD
 from stele.domain.ring.placement import WRITES, Placement, Which, apply, ends_of, rows_of, text_of
 from stele.domain.ring.quorum import blocking, quorum_of
 from stele.domain.ring.ranges import Range, RangeReplicas, upper_bound
 from stele.domain.ring.transition import rollback
-from stele.domain.topology.facts import Transition
 from stele.domain.topology.operations.table import excluded_receivers, way_back
 
 MOST_NAMED: Final = 3

@@ -16,8 +16,10 @@ import msgspec
 from stele.domain.base import Rejection
 from stele.domain.facts import AnyFact
 from stele.domain.image import Image
+from stele.domain.model import transitions
+from stele.domain.model.requests import Request
+from stele.domain.model.transitions import Transition
 from stele.domain.names import TABLET_MAP
-from stele.domain.requests.model import Request
 from stele.domain.ring import transition as ring_steps
 from stele.domain.ring.placement import Placement, apply
 from stele.domain.ring.ranges import Range
@@ -30,12 +32,10 @@ from stele.domain.ring.transition import (
     overlaps,
     prepare,
 )
-from stele.domain.topology import pieces
-from stele.domain.topology.facts import Transition
+from stele.domain.rules.ring import Ring, ring_now
 from stele.domain.topology.live_copies import only_have
 from stele.domain.topology.operations.base import OwnPlacement, declared_dead, unchanged
 from stele.domain.topology.operations.table import OPERATIONS
-from stele.domain.topology.rings import Ring, ring_now
 
 Locks = Mapping[str, tuple[Range, ...]]
 """Disjoint ranges in ring order, by placement."""
@@ -161,7 +161,7 @@ def new_placement(
     placement = base.placement(replication)
     for other, plan in planned:
         placement = _as_it_stands(placement, other, plan)
-    plans = (pieces.planned(other.transition_id, name, plan) for other, plan in planned)
+    plans = (transitions.planned(other.transition_id, name, plan) for other, plan in planned)
     return *image.ring.creation(name, placement), *chain.from_iterable(plans)
 
 

@@ -4,20 +4,20 @@ from functools import partial
 
 import msgspec
 
-from stele.domain.cdc.domain import abandoned, committed, written
 from stele.domain.context import Context
 from stele.domain.facts import AnyFact
 from stele.domain.image import Image
-from stele.domain.membership.model import NodeChanged
+from stele.domain.model.membership import NodeChanged
+from stele.domain.model.requests import RequestChanged
+from stele.domain.model.topology import Move
+from stele.domain.model.transitions import Transition, TransitionFinished, TransitionMoved
 from stele.domain.names import NodeState, RequestStatus, TransitionState
-from stele.domain.requests.model import RequestChanged
-from stele.domain.requests.rows import ended
-from stele.domain.topology.commands import Move
-from stele.domain.topology.facts import Transition, TransitionFinished, TransitionMoved
+from stele.domain.rules.cdc import abandoned, committed, written
+from stele.domain.rules.requests import ended
+from stele.domain.rules.ring import tokens_of_streams
 from stele.domain.topology.live_copies import tablets_may_lack_writes
 from stele.domain.topology.operations.base import RowChange, gaining_nodes, losing_nodes
 from stele.domain.topology.operations.table import OPERATIONS, State
-from stele.domain.topology.rings import tokens_of_streams
 
 # A draft of one epoch: its facts so far, and the image after them.
 

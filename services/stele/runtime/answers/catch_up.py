@@ -5,7 +5,7 @@ from typing import Final
 
 import msgspec
 
-from stele.domain.cluster.model import Incarnation
+from stele.domain.model.cluster import Incarnation
 from stele.log.archive_store.verify import ArchiveVerdict
 
 MOST_EPOCHS: Final = 100

@@ -2,8 +2,7 @@
 
 import msgspec
 
-from stele.domain.names import BarrierLevel
-from stele.domain.topology.waits import ASIDE, WaitKind
+from stele.domain.names import ASIDE, BarrierLevel, WaitKind
 
 
 class BlockerAnswer(msgspec.Struct, frozen=True):

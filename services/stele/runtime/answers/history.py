@@ -5,21 +5,27 @@ from typing import Any
 
 import msgspec
 
-from stele.domain.archive.model import ArchiveSummary, LogReader, ReplicaSummary
-from stele.domain.cdc.model import GenerationSummary
-from stele.domain.cluster.model import Incarnation
-from stele.domain.commits.model import Commits
 from stele.domain.facts import AnyFact
-from stele.domain.membership.model import Node
-from stele.domain.overrides.model import OverridesImage
-from stele.domain.requests.model import Request
+from stele.domain.model.archive import ArchiveSummary, LogReader, ReplicaSummary
+from stele.domain.model.cdc import GenerationSummary
+from stele.domain.model.cluster import Incarnation
+from stele.domain.model.commits import Commits
+from stele.domain.model.membership import Node
+from stele.domain.model.overrides import OverridesImage
+from stele.domain.model.requests import Request
+from stele.domain.model.schema import Balancing, Keyspace, Table
+from stele.domain.model.schema_objects import (
+    Aggregate,
+    Function,
+    SchemaVersion,
+    TableSchema,
+    UserType,
+)
+from stele.domain.model.services import Service
+from stele.domain.model.table_snapshots import RestoreSummary, TableSnapshot
+from stele.domain.model.topology import Coordinator, Versions
+from stele.domain.model.transitions import Transition
 from stele.domain.ring.ranges import RangeReplicas
-from stele.domain.schema.model import Balancing, Keyspace, Table
-from stele.domain.schema.objects import Aggregate, Function, SchemaVersion, TableSchema, UserType
-from stele.domain.services.model import Service
-from stele.domain.table_snapshots.model import RestoreSummary, TableSnapshot
-from stele.domain.topology.facts import Transition
-from stele.domain.topology.heads import Coordinator, Versions
 from stele.runtime.answers.metadata_log import AtEpoch
 
 
@@ -97,7 +103,7 @@ class StateAnswer(AtEpoch, frozen=True, kw_only=True, forbid_unknown_fields=True
     settings: Mapping[str, str]
     services: tuple[Service, ...]
     repairs: dict[str, tuple[int, ...]]
-    """By the table's id, the time of the last repair of each tablet; see ``domain.repairs``."""
+    """By the table's id, the time of the last repair of each tablet; see ``domain.model.repairs``."""
     restricted_repairs: dict[str, tuple[int, ...]]
     """The same for a repair that runs among some replicas only."""
     table_snapshots: tuple[TableSnapshot, ...]

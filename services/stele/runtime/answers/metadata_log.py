@@ -8,7 +8,7 @@ from functools import cached_property
 
 import msgspec
 
-from stele.domain.archive.model import (
+from stele.domain.model.archive import (
     AgreedSnapshot,
     ArchiveSummary,
     LogReader,
@@ -16,16 +16,22 @@ from stele.domain.archive.model import (
     Trimming,
     Truncation,
 )
-from stele.domain.cdc.model import GenerationSummary
-from stele.domain.commits.model import Commits
-from stele.domain.membership.model import Node
-from stele.domain.requests.model import Request
+from stele.domain.model.cdc import GenerationSummary
+from stele.domain.model.commits import Commits
+from stele.domain.model.membership import Node
+from stele.domain.model.requests import Request
+from stele.domain.model.schema import Balancing, Keyspace, Table
+from stele.domain.model.schema_objects import (
+    Aggregate,
+    Function,
+    SchemaVersion,
+    TableSchema,
+    UserType,
+)
+from stele.domain.model.services import Service
+from stele.domain.model.table_snapshots import TableSnapshot
+from stele.domain.model.topology import Coordinator, TransitionSummary, Versions
 from stele.domain.ring.ranges import RangeReplicas
-from stele.domain.schema.model import Balancing, Keyspace, Table
-from stele.domain.schema.objects import Aggregate, Function, SchemaVersion, TableSchema, UserType
-from stele.domain.services.model import Service
-from stele.domain.table_snapshots.model import TableSnapshot
-from stele.domain.topology.heads import Coordinator, TransitionSummary, Versions
 
 
 class AtEpoch(msgspec.Struct, frozen=True, kw_only=True):

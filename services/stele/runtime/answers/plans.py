@@ -6,8 +6,8 @@ from typing import Annotated
 import msgspec
 
 from stele.domain.base import Rejection
-from stele.domain.topology.operations.commands import OperationCommand
-from stele.domain.topology.preflight import Preflight
+from stele.domain.model.operations import OperationCommand
+from stele.domain.preflight import Preflight
 from stele.runtime.answers.coordinator import WaitProgress
 
 

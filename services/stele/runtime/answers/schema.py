@@ -1,7 +1,7 @@
 """The answer of ``/v1/schema`` for an image."""
 
+from stele.domain.ddl.schema import DOMAIN
 from stele.domain.image import Image
-from stele.domain.schema.domain import DOMAIN
 from stele.runtime.answers.metadata_log import SchemaAnswer
 
 

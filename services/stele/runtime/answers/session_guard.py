@@ -5,8 +5,8 @@ from typing import Final
 
 import msgspec
 
+from stele.domain.model.schema_objects import SchemaVersion
 from stele.domain.names import BarrierLevel
-from stele.domain.schema.objects import SchemaVersion
 
 AGREEMENT_PATH: Final = "/v1/schema/agreement"
 LONGEST_AGREEMENT_S: Final = 60

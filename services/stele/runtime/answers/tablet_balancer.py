@@ -4,8 +4,8 @@ from enum import StrEnum
 
 import msgspec
 
-from stele.domain.balance.planned import NodeVerdict, OfflinePlan, TableSpread
-from stele.domain.schema.model import Balancing
+from stele.domain.model.schema import Balancing
+from stele.domain.planner.planned import NodeVerdict, OfflinePlan, TableSpread
 
 
 class BalanceState(StrEnum):

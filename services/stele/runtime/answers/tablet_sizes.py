@@ -2,7 +2,7 @@
 
 import msgspec
 
-from stele.domain.tablets.sizes import TableSizes
+from stele.domain.planner.planned import TableSizes
 
 
 class SizesAnswer(msgspec.Struct, frozen=True, kw_only=True):

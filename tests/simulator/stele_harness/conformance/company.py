@@ -22,7 +22,7 @@ from stele.domain.facts import Epoch
 from stele.domain.image import Image
 from stele.domain.messages import Order
 from stele.domain.names import NodeState
-from stele.domain.recovery.record import NewLog, Why, recovered
+from stele.domain.recovery import NewLog, Why, recovered
 from stele.log.chain import ENTROPY_BITS, next_state_id
 from stele.log.codec import (
     DecodeError,

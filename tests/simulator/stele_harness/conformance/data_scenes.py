@@ -16,11 +16,11 @@ from stele.domain.commands import (
     ResizeTable,
     Truncate,
 )
+from stele.domain.model.operations import TabletMove
+from stele.domain.model.schema import Data
 from stele.domain.names import OrderKind
 from stele.domain.ring.ranges import RangeReplicas
 from stele.domain.routed import Routed
-from stele.domain.schema.model import Data
-from stele.domain.topology.operations.commands import TabletMove
 from stele.words.cql_parser import parse_cql
 from stele_harness.conformance.company import Company
 from stele_harness.conformance.playing import (

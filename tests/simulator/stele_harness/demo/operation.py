@@ -12,9 +12,9 @@ from typing import Any
 from stele.cli.errors import CliError, UnreachableError
 from stele.cli.follow import step_of
 from stele.cli.output import duration, size
+from stele.domain.model.requests import Request
+from stele.domain.model.topology import TransitionSummary
 from stele.domain.names import UNFINISHED, OrderKind, ReportStatus, TransitionState
-from stele.domain.requests.model import Request
-from stele.domain.topology.heads import TransitionSummary
 from stele.log.brokers import Brokers
 from stele.log.codec import decode_report
 from stele.log.ends import read_topic

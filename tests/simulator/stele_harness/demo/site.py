@@ -18,8 +18,8 @@ from stele.cli.errors import CliError, UnreachableError
 from stele.cli.local.lifecycle import last_line
 from stele.cli.places import LocalService, StackFile, find_places, read_stack_file
 from stele.domain.commands import AnyCommand, Envelope
-from stele.domain.membership.model import Node
-from stele.domain.requests.model import Request
+from stele.domain.model.membership import Node
+from stele.domain.model.requests import Request
 from stele.metadata_log.api import OutcomeAnswer
 from stele.runtime.answers.metadata_log import (
     CursorPage,

@@ -10,7 +10,7 @@ from typing import Final
 
 from stele.domain.commands import AnyCommand, Cancel, Leave, MoveNode, Rebuild, Remove
 from stele.domain.image import Image
-from stele.domain.membership.model import Node
+from stele.domain.model.membership import Node
 from stele.domain.names import NodeState
 from stele_simulator.live.asker import Asker, see_finished, wait
 from stele_simulator.live.history import History

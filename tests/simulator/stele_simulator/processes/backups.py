@@ -5,10 +5,10 @@ and on the disk of each replica of a table restored from it.
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from stele.domain.image import Image
+from stele.domain.model.requests import Request
+from stele.domain.model.table_snapshots import TableSnapshot
 from stele.domain.names import RequestStatus
-from stele.domain.requests.model import Request
 from stele.domain.ring.partitioner import token_of
-from stele.domain.table_snapshots.model import TableSnapshot
 from stele.node.backups import decode_rows
 from stele_simulator.processes.members import FOLDER
 

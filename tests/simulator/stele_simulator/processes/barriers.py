@@ -13,10 +13,9 @@ from stele.agent.identity import Acknowledged, Identity
 from stele.domain.facts import Epoch
 from stele.domain.image import Image
 from stele.domain.messages import Ack
+from stele.domain.model.topology import Coordinator
+from stele.domain.model.transitions import CoordinatorChanged, TopologyImage
 from stele.domain.names import COORDINATOR, RequestKind
-from stele.domain.topology.facts import CoordinatorChanged
-from stele.domain.topology.heads import Coordinator
-from stele.domain.topology.image import TopologyImage
 
 if TYPE_CHECKING:
     from stele_simulator.processes.machine import Machine

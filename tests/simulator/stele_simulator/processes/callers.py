@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any, Final
 from stele.domain import commands
 from stele.domain.commands import AnyCommand, Envelope, Outcome
 from stele.domain.image import Image
+from stele.domain.model.requests import uuid7
 from stele.domain.names import COORDINATOR, CommitMode, NodeState, RequestKind
+from stele.domain.not_taken import horizon_of
 from stele.domain.registry import KNOWN_FEATURES
-from stele.domain.requests.model import uuid7
-from stele.domain.requests.not_taken import horizon_of
 from stele_simulator.kernel import Clock, Future, Owner, Task, us
 from stele_simulator.scenario import Action
 from stele_simulator.violation import require

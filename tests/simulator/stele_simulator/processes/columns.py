@@ -17,9 +17,9 @@ import msgspec
 from msgspec.structs import replace
 
 from stele.domain.image import Image
+from stele.domain.model.schema import AnyChange, ColumnDefinition, TableCreation, TypeCreation
+from stele.domain.model.schema_objects import Column, ColumnKind, TableSchema, TypeField
 from stele.domain.routed import TABLE_VERSION
-from stele.domain.schema.model import AnyChange, ColumnDefinition, TableCreation, TypeCreation
-from stele.domain.schema.objects import Column, ColumnKind, TableSchema, TypeField
 from stele.runtime.answers.errors import ErrorBody, code_in
 from stele_simulator.kernel import Future, us
 from stele_simulator.messages import KvOp

@@ -10,8 +10,8 @@ from stele.domain.context import Decision
 from stele.domain.decide import decide
 from stele.domain.facts import Epoch
 from stele.domain.image import Image
-from stele.domain.requests.model import CommandRefused
-from stele.domain.requests.not_taken import EXPIRED
+from stele.domain.model.requests import CommandRefused
+from stele.domain.not_taken import EXPIRED
 from stele.log.codec import decode_epoch
 from stele_simulator.log_checks import LogChecks
 from stele_simulator.part_checks import PartChecks, check_size, is_too_large

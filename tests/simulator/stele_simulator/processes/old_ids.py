@@ -9,9 +9,9 @@ import msgspec
 
 from stele.domain import commands
 from stele.domain.commands import Outcome
-from stele.domain.requests.memory import GENERATION
-from stele.domain.requests.model import GENERATIONS, uuid7
-from stele.domain.requests.not_taken import EXPIRED
+from stele.domain.model.requests import GENERATIONS, uuid7
+from stele.domain.not_taken import EXPIRED
+from stele.domain.request_memory import GENERATION
 from stele_simulator.processes.callers import Caller
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from stele.cli.client import Client
 from stele.cli.commands.recover import Left, ask, compared, question
 from stele.cli.errors import CliError
 from stele.domain.base import Rejection
-from stele.domain.recovery.histories import HistoryChoice, choose
+from stele.domain.recovery import HistoryChoice, choose
 from stele_simulator.kernel import Owner, us
 from stele_simulator.processes.recoveries import Asked
 from stele_simulator.processes.web import REFUSED

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Final
 
 from stele.domain.commands import AnnounceNode, AnnounceService, Envelope, Join, Outcome, Replace
 from stele.domain.facts import AnyFact, Epoch
-from stele.domain.features.model import FeaturesEnabled
 from stele.domain.image import Image
-from stele.domain.membership.model import NodeChanged
 from stele.domain.messages import Ack
+from stele.domain.model.features import FeaturesEnabled
+from stele.domain.model.membership import NodeChanged
 from stele.domain.names import NodeState, RequestKind
 from stele.domain.staging import Part, PartsCommitted
 from stele.log.codec import decode_report

@@ -16,16 +16,16 @@ from confluent_kafka import KafkaException
 from stele.domain import commands
 from stele.domain.commands import AnyCommand, Envelope, Outcome
 from stele.domain.image import Image
-from stele.domain.ring.partitioner import token_of
-from stele.domain.ring.ranges import RangeReplicas, contains, range_of
-from stele.domain.schema.model import (
+from stele.domain.model.operations import TabletMove
+from stele.domain.model.schema import (
     AnyChange,
     ColumnDefinition,
     TableAlteration,
     TypeAlteration,
 )
-from stele.domain.schema.objects import ColumnKind, TypeField
-from stele.domain.topology.operations.commands import TabletMove
+from stele.domain.model.schema_objects import ColumnKind, TypeField
+from stele.domain.ring.partitioner import token_of
+from stele.domain.ring.ranges import RangeReplicas, contains, range_of
 from stele.log.commander import Commander, NotTakenError
 from stele.runtime.request_ids import new_request_id
 from stele_simulator.processes.data import (

@@ -12,7 +12,7 @@ from stele.domain.evolve import evolve
 from stele.domain.facts import AnyFact
 from stele.domain.image import EMPTY, Image, without_memory
 from stele.domain.names import NodeState
-from stele.domain.schema.switches import all_off
+from stele.domain.rules.schema import all_off
 from stele.domain.snapshot import requests_hash, state_hash
 from stele.log.archive.container import Container, DamagedFileError, EpochSpan
 from stele.log.archive.snapshots import SCHEMA, SnapshotHead, read_facts, read_head

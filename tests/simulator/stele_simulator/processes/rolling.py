@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Final
 
 from stele.domain.commands import EnableFeatures, Outcome
 from stele.domain.names import RequestKind
-from stele.domain.requests.not_taken import MAX_AHEAD_MS
+from stele.domain.not_taken import MAX_AHEAD_MS
 from stele_simulator.kernel import us
 from stele_simulator.processes.callers import Caller
 from stele_simulator.processes.releases import (

@@ -9,9 +9,9 @@ from functools import partial
 from typing import Final
 
 from stele.catch_up import filling, holdings
+from stele.domain import request_memory
 from stele.domain.image import EMPTY
 from stele.domain.names import NodeState
-from stele.domain.requests import memory
 from stele.log import record_builder
 from stele.log.history import Bounds, History
 from stele.metadata_log import writer
@@ -82,7 +82,7 @@ def run_disaster_scenario(scenario: Disaster, show: Show | None = None) -> Resul
             patch.attribute(holdings, "COMPARED_EPOCHS", scenario.compared_epochs)
         if scenario.apart:
             patch.attribute(record_builder, "LARGE_ROWS", 0)
-        patch.attribute(memory, "GENERATION", scenario.memory.size)
+        patch.attribute(request_memory, "GENERATION", scenario.memory.size)
         scenario.records.limit(patch)
         if scenario.upgrades:
             bring(patch)

@@ -14,8 +14,8 @@ from stele.domain import commands
 from stele.domain.commands import AnyCommand
 from stele.domain.facts import Epoch
 from stele.domain.image import Image
+from stele.domain.model.settings import ON_UNRESPONSIVE, UNDO
 from stele.domain.names import RequestKind
-from stele.domain.topology.limits import ON_UNRESPONSIVE, UNDO
 from stele_simulator.asked import DC
 from stele_simulator.kernel import us
 from stele_simulator.processes.data import KEYSPACE, TABLE

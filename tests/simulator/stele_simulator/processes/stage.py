@@ -14,7 +14,7 @@ from stele.domain.facts import Epoch
 from stele.domain.image import Image
 from stele.domain.names import UNFINISHED, CommitMode, NodeState
 from stele.domain.ring.partitioner import token_of
-from stele.domain.schema.switches import all_off
+from stele.domain.rules.schema import all_off
 from stele.log.codec import decode_epoch
 from stele.runtime.answers.coordinator import WaitProgress
 from stele_simulator.founding import Founding

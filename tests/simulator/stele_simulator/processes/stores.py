@@ -18,10 +18,10 @@ from stele.agent.stores import Row as Moved
 from stele.agent.stores import Span, parted
 from stele.domain.image import Image
 from stele.domain.messages import Order
+from stele.domain.model.schema import CHANGE_LOG
 from stele.domain.names import NodeState
 from stele.domain.ring.partitioner import token_of
 from stele.domain.ring.ranges import RangeReplicas
-from stele.domain.schema.model import CHANGE_LOG
 from stele.node import store as node_store
 from stele.node.cells import ROW, Cell, StoredCell
 from stele.node.coordinate import (

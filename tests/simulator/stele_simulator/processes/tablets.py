@@ -4,7 +4,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Final
 
 from stele.domain.image import Image
-from stele.domain.schema.model import Keyspace, Table
+from stele.domain.model.schema import Keyspace, Table
 from stele.runtime.answers.tablet_balancer import BalanceState
 from stele_simulator.kernel import us
 from stele_simulator.processes.balancing import BalancerMachine

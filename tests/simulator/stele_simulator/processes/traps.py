@@ -9,7 +9,7 @@ from random import Random
 from typing import TYPE_CHECKING, Final
 
 from stele.domain.image import Image
-from stele.domain.topology.facts import Transition
+from stele.domain.model.transitions import Transition
 from stele_simulator.kernel import us
 from stele_simulator.processes.broker import BROKER
 from stele_simulator.scenario import Action, times

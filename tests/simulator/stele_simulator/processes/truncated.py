@@ -8,10 +8,10 @@ from collections import defaultdict
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from stele.domain.image import Image
-from stele.domain.membership.model import Node
+from stele.domain.model.membership import Node
+from stele.domain.model.schema import owner_of
+from stele.domain.model.transitions import Transition
 from stele.domain.names import NodeState, RequestKind
-from stele.domain.schema.model import owner_of
-from stele.domain.topology.facts import Transition
 from stele_simulator.processes.data import (
     KEYSPACE_TRUNCATED,
     OK,

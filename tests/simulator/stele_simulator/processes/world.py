@@ -6,9 +6,9 @@ from typing import Final, Protocol
 
 from stele.domain import commands
 from stele.domain.commands import CreateKeyspace, CreateTable, SetSetting
+from stele.domain.ddl.schema import SCHEMA_OBJECTS
 from stele.domain.image import EMPTY
-from stele.domain.requests.model import GENERATIONS
-from stele.domain.schema.domain import SCHEMA_OBJECTS
+from stele.domain.model.requests import GENERATIONS
 from stele.log.archive.segments import SegmentLimits
 from stele.log.errors import AnchorLostError, LostWinnersError
 from stele.runtime.build import Build

@@ -14,10 +14,12 @@ from stele.domain.base import Rejection
 from stele.domain.context import Context, nothing_left_of, unknown_node
 from stele.domain.facts import AnyFact
 from stele.domain.image import Image
-from stele.domain.membership.model import Node
+from stele.domain.model.membership import Node
+from stele.domain.model.requests import Request
+from stele.domain.model.table_snapshots import WrittenPart
+from stele.domain.model.topology import Subject
+from stele.domain.model.transitions import Transition
 from stele.domain.names import NodeState, OrderKind, RequestKind, RequestStatus, TransitionState
-from stele.domain.requests.model import Request
-from stele.domain.requests.rows import ended
 from stele.domain.ring.placement import Placement
 from stele.domain.ring.strategy import NodeLocation
 from stele.domain.ring.transition import (
@@ -26,10 +28,8 @@ from stele.domain.ring.transition import (
     TransitionRow,
     stream_sources,
 )
-from stele.domain.table_snapshots.model import WrittenPart
-from stele.domain.topology.facts import Transition
-from stele.domain.topology.heads import Subject
-from stele.domain.topology.rings import Ring
+from stele.domain.rules.requests import ended
+from stele.domain.rules.ring import Ring
 
 RowChange = Callable[[Placement, TransitionPlan, int], PlacementDelta]
 """The change of a placement's rows on entering a state, given its plan and the new version."""

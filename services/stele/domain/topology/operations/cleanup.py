@@ -16,10 +16,11 @@ from stele.domain.base import Rejection
 from stele.domain.context import Context, Decision, nothing_left_of, unknown_node
 from stele.domain.facts import AnyFact
 from stele.domain.image import Image
-from stele.domain.membership.model import NodeChanged
+from stele.domain.model.membership import NodeChanged
+from stele.domain.model.operations import Cleanup
+from stele.domain.model.requests import Request, RequestChanged
 from stele.domain.names import NodeState, RequestKind, RequestStatus
-from stele.domain.requests.model import Request, RequestChanged
-from stele.domain.requests.rows import ended, new_request, started
+from stele.domain.rules.requests import ended, new_request, started
 from stele.domain.topology.operations.base import (
     GLOBAL_PRIORITY,
     MissingCondition,
@@ -30,7 +31,6 @@ from stele.domain.topology.operations.base import (
     no_sets,
     nobody,
 )
-from stele.domain.topology.operations.commands import Cleanup
 
 replace = msgspec.structs.replace
 

@@ -15,18 +15,18 @@ from stele.domain.base import Rejection
 from stele.domain.context import Context, Decision
 from stele.domain.facts import AnyFact
 from stele.domain.image import Image
+from stele.domain.model.operations import DropKeyspace
+from stele.domain.model.schema import KeyspaceChanged, KeyspaceDropped
+from stele.domain.model.transitions import Transition
 from stele.domain.names import RequestKind, TransitionState
-from stele.domain.requests.rows import new_request
-from stele.domain.schema.checks import dropped_objects
-from stele.domain.schema.model import KeyspaceChanged, KeyspaceDropped
-from stele.domain.topology.facts import Transition
+from stele.domain.rules.requests import new_request
+from stele.domain.rules.schema import dropped_objects
 from stele.domain.topology.operations.base import (
     Operation,
     State,
     nobody,
     replicas_of_data,
 )
-from stele.domain.topology.operations.commands import DropKeyspace
 from stele.domain.topology.operations.keyspaces import (
     cleaned_everywhere,
     dropped_table,

@@ -15,13 +15,13 @@ from stele.domain.base import Rejection
 from stele.domain.context import Context, Decision
 from stele.domain.facts import AnyFact
 from stele.domain.image import Image
+from stele.domain.model.operations import DropTable
+from stele.domain.model.schema import TableChanged
+from stele.domain.model.transitions import Transition
 from stele.domain.names import RequestKind, TransitionState
-from stele.domain.requests.rows import new_request
-from stele.domain.schema.checks import check_no_views
-from stele.domain.schema.model import TableChanged
-from stele.domain.topology.facts import Transition
+from stele.domain.rules.requests import new_request
+from stele.domain.rules.schema import check_no_views
 from stele.domain.topology.operations.base import Operation, State, nobody, replicas_of_data
-from stele.domain.topology.operations.commands import DropTable
 from stele.domain.topology.operations.keyspaces import (
     check_alone,
     cleaned_everywhere,

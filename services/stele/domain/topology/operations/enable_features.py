@@ -10,15 +10,15 @@ Source: ScyllaDB, pull request #15196, "Cluster features on raft".
 from typing import Final
 
 from stele.domain.context import Context, Decision
-from stele.domain.features.domain import check_supported
+from stele.domain.model.operations import EnableFeatures
 from stele.domain.names import RequestKind, RequestStatus
-from stele.domain.requests.rows import ended, new_request
+from stele.domain.rules.features import check_supported
+from stele.domain.rules.requests import ended, new_request
 from stele.domain.topology.operations.base import (
     Operation,
     no_sets,
     nobody,
 )
-from stele.domain.topology.operations.commands import EnableFeatures
 
 
 def enable_features(context: Context, command: EnableFeatures) -> Decision:

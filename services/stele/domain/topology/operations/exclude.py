@@ -9,16 +9,16 @@ from typing import Final
 from stele.domain.base import Rejection
 from stele.domain.context import Context, Decision
 from stele.domain.image import Image
+from stele.domain.model.operations import Exclude
+from stele.domain.model.requests import Request
 from stele.domain.names import NodeState, RequestKind, TransitionState
-from stele.domain.requests.model import Request
-from stele.domain.requests.rows import new_request
+from stele.domain.rules.requests import new_request
 from stele.domain.topology.operations.base import (
     Operation,
     check_dead,
     no_sets,
     nobody,
 )
-from stele.domain.topology.operations.commands import Exclude
 
 
 def exclude(context: Context, command: Exclude) -> Decision:

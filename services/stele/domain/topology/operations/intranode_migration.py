@@ -11,8 +11,8 @@ from typing import Final
 import msgspec
 
 from stele.domain.image import Image
+from stele.domain.model.requests import Request
 from stele.domain.names import RequestKind, TransitionState
-from stele.domain.requests.model import Request
 from stele.domain.topology.operations.base import Operation, receiving_nodes
 from stele.domain.topology.operations.tablet_migration import (
     TABLET_MIGRATION,

@@ -11,19 +11,21 @@ from typing import Final
 from stele.domain.base import Rejection
 from stele.domain.context import Context, Decision, bad_name, node_has_left
 from stele.domain.image import Image
-from stele.domain.membership.domain import (
+from stele.domain.model.membership import Node, NodeChanged
+from stele.domain.model.operations import Join, Replace
+from stele.domain.model.requests import Request
+from stele.domain.model.topology import Subject
+from stele.domain.model.transitions import Transition
+from stele.domain.names import MAX_SHARDS, PARTITIONER, NodeState, RequestKind, TransitionState
+from stele.domain.ring import transition
+from stele.domain.rules.membership import (
     check_address,
     check_build,
     check_host,
     check_is_address,
 )
-from stele.domain.membership.model import Node, NodeChanged
-from stele.domain.names import MAX_SHARDS, PARTITIONER, NodeState, RequestKind, TransitionState
-from stele.domain.requests.model import Request
-from stele.domain.requests.rows import new_request
-from stele.domain.ring import transition
-from stele.domain.topology.facts import Transition
-from stele.domain.topology.heads import Subject
+from stele.domain.rules.requests import new_request
+from stele.domain.rules.ring import Ring, check_num_tokens, check_tokens, choose_tokens
 from stele.domain.topology.operations.base import (
     Operation,
     State,
@@ -32,9 +34,6 @@ from stele.domain.topology.operations.base import (
     planned_sets,
     receiving_nodes,
 )
-from stele.domain.topology.operations.commands import Join, Replace
-from stele.domain.topology.operations.members import check_num_tokens, check_tokens, choose_tokens
-from stele.domain.topology.rings import Ring
 
 
 def join(context: Context, command: Join) -> Decision:

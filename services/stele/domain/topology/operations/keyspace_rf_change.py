@@ -19,14 +19,15 @@ from stele.domain.base import Rejection
 from stele.domain.context import Context, Decision
 from stele.domain.facts import AnyFact
 from stele.domain.image import Image
+from stele.domain.model.operations import KeyspaceRfChange
+from stele.domain.model.requests import Request
+from stele.domain.model.ring import PlacementDropped
+from stele.domain.model.schema import Keyspace, KeyspaceChanged, placement_name
+from stele.domain.model.transitions import Transition
 from stele.domain.names import RequestKind, TransitionState
-from stele.domain.requests.model import Request
-from stele.domain.requests.rows import new_request
 from stele.domain.ring import transition
-from stele.domain.ring.model import PlacementDropped
-from stele.domain.schema.model import Keyspace, KeyspaceChanged, placement_name
-from stele.domain.schema.replication import check_replication, replication_for
-from stele.domain.topology.facts import Transition
+from stele.domain.rules.requests import new_request
+from stele.domain.rules.schema import check_replication, replication_for
 from stele.domain.topology.operations.base import (
     Operation,
     OwnPlacement,
@@ -35,7 +36,6 @@ from stele.domain.topology.operations.base import (
     planned_sets,
     receiving_nodes,
 )
-from stele.domain.topology.operations.commands import KeyspaceRfChange
 from stele.domain.topology.operations.keyspaces import free_keyspace, left_placement
 
 replace = msgspec.structs.replace

@@ -7,13 +7,13 @@ import msgspec
 from stele.domain.base import Rejection
 from stele.domain.facts import AnyFact
 from stele.domain.image import Image
-from stele.domain.membership.model import NodeChanged
-from stele.domain.repairs import RepairsForgotten
-from stele.domain.requests.model import Request
-from stele.domain.ring.model import PlacementDropped
-from stele.domain.schema.checks import standing_keyspace, standing_table
-from stele.domain.schema.model import Keyspace, Table, TableDropped
-from stele.domain.topology.facts import TransitionUnplanned
+from stele.domain.model.membership import NodeChanged
+from stele.domain.model.repairs import RepairsForgotten
+from stele.domain.model.requests import Request
+from stele.domain.model.ring import PlacementDropped
+from stele.domain.model.schema import Keyspace, Table, TableDropped
+from stele.domain.model.transitions import TransitionUnplanned
+from stele.domain.rules.schema import standing_keyspace, standing_table
 
 replace = msgspec.structs.replace
 

@@ -11,14 +11,16 @@ import msgspec
 from stele.domain.base import Rejection
 from stele.domain.context import Context, Decision
 from stele.domain.image import Image
-from stele.domain.membership.model import Node, NodeChanged
+from stele.domain.model.membership import Node, NodeChanged
+from stele.domain.model.operations import Leave
+from stele.domain.model.requests import Request
+from stele.domain.model.topology import Subject
+from stele.domain.model.transitions import Transition
 from stele.domain.names import NodeState, RequestKind, TransitionState
-from stele.domain.requests.model import Request
-from stele.domain.requests.rows import new_request
 from stele.domain.ring import transition
+from stele.domain.rules.requests import new_request
+from stele.domain.rules.ring import Ring, normal_member
 from stele.domain.tablets.maps import tablets_on
-from stele.domain.topology.facts import Transition
-from stele.domain.topology.heads import Subject
 from stele.domain.topology.operations.base import (
     Operation,
     State,
@@ -26,9 +28,6 @@ from stele.domain.topology.operations.base import (
     planned_sets,
     receiving_nodes,
 )
-from stele.domain.topology.operations.commands import Leave
-from stele.domain.topology.operations.members import normal_member
-from stele.domain.topology.rings import Ring
 
 
 def leave(context: Context, command: Leave) -> Decision:

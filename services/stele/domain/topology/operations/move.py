@@ -15,13 +15,15 @@ import msgspec
 from stele.domain.base import Rejection
 from stele.domain.context import Context, Decision
 from stele.domain.image import Image
-from stele.domain.membership.model import NodeChanged
+from stele.domain.model.membership import NodeChanged
+from stele.domain.model.operations import MoveNode
+from stele.domain.model.requests import Request
+from stele.domain.model.topology import Subject
+from stele.domain.model.transitions import Transition
 from stele.domain.names import NodeState, RequestKind, TransitionState
-from stele.domain.requests.model import Request
-from stele.domain.requests.rows import new_request
 from stele.domain.ring import transition
-from stele.domain.topology.facts import Transition
-from stele.domain.topology.heads import Subject
+from stele.domain.rules.requests import new_request
+from stele.domain.rules.ring import Ring, check_tokens, choose_tokens, normal_member, ring_now
 from stele.domain.topology.operations.base import (
     Operation,
     State,
@@ -30,9 +32,6 @@ from stele.domain.topology.operations.base import (
     planned_sets,
     receiving_nodes,
 )
-from stele.domain.topology.operations.commands import MoveNode
-from stele.domain.topology.operations.members import check_tokens, choose_tokens, normal_member
-from stele.domain.topology.rings import Ring, ring_now
 
 
 def move(context: Context, command: MoveNode) -> Decision:

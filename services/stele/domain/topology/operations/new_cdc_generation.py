@@ -12,11 +12,13 @@ Source: ScyllaDB, topology-over-raft.md, "Topology state machine" (global operat
 from typing import Final
 
 from stele.domain.base import Rejection
-from stele.domain.cdc.domain import is_ahead
 from stele.domain.context import Context, Decision
 from stele.domain.image import Image
+from stele.domain.model.operations import NewCdcGeneration
 from stele.domain.names import RequestKind, RequestStatus, TransitionState
-from stele.domain.requests.rows import ended, new_request
+from stele.domain.rules.cdc import is_ahead
+from stele.domain.rules.requests import ended, new_request
+from stele.domain.rules.ring import tokens_of_streams
 from stele.domain.topology.operations.base import (
     GLOBAL_PRIORITY,
     Operation,
@@ -24,8 +26,6 @@ from stele.domain.topology.operations.base import (
     no_sets,
     nobody,
 )
-from stele.domain.topology.operations.commands import NewCdcGeneration
-from stele.domain.topology.rings import tokens_of_streams
 
 
 def new_cdc_generation(context: Context, command: NewCdcGeneration) -> Decision:

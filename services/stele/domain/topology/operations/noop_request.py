@@ -10,9 +10,10 @@ from typing import Final
 
 from stele.domain.context import Context, Decision
 from stele.domain.image import Image
+from stele.domain.model.operations import NoopRequest
+from stele.domain.model.requests import Request
 from stele.domain.names import RequestKind
-from stele.domain.requests.model import Request
-from stele.domain.requests.rows import new_request
+from stele.domain.rules.requests import new_request
 from stele.domain.topology.operations.base import (
     GLOBAL_PRIORITY,
     MissingCondition,
@@ -23,7 +24,6 @@ from stele.domain.topology.operations.base import (
     no_sets,
     nobody,
 )
-from stele.domain.topology.operations.commands import NoopRequest
 
 
 def noop_request(context: Context, command: NoopRequest) -> Decision:

@@ -19,19 +19,18 @@ import msgspec
 from stele.domain.base import Rejection
 from stele.domain.context import Context, Decision, bad_name
 from stele.domain.image import Image
-from stele.domain.membership.model import Node, NodeChanged
+from stele.domain.model.membership import Node, NodeChanged
+from stele.domain.model.operations import Rebuild
+from stele.domain.model.requests import Request
+from stele.domain.model.transitions import Transition
 from stele.domain.names import TABLET_MAP, NodeState, RequestKind, RequestStatus, TransitionState
-from stele.domain.requests.model import Request
-from stele.domain.requests.rows import ended, new_request
 from stele.domain.ring.quorum import blocking
 from stele.domain.ring.ranges import Range
 from stele.domain.ring.transition import TransitionPlan, TransitionRow, disjoint, staying
-from stele.domain.topology.facts import Transition
+from stele.domain.rules.requests import ended, new_request
+from stele.domain.rules.ring import locations_now, normal_member
 from stele.domain.topology.operations.base import Operation, Sources, State, no_sets
-from stele.domain.topology.operations.commands import Rebuild
 from stele.domain.topology.operations.leave import subjects
-from stele.domain.topology.operations.members import normal_member
-from stele.domain.topology.rings import locations_now
 
 
 def rebuild(context: Context, command: Rebuild) -> Decision:

@@ -16,12 +16,21 @@ from typing import Final
 
 import msgspec
 
-from stele.domain.archive.model import (
+from stele.domain.base import Rejection
+from stele.domain.context import Context, Decision, bad_name
+from stele.domain.facts import AnyFact
+from stele.domain.image import Image
+from stele.domain.model.archive import (
     ARCHIVE_REPLICATION,
     ArchiveImage,
     SnapshotAsked,
 )
-from stele.domain.archive.retention import (
+from stele.domain.model.features import SettingChanged
+from stele.domain.model.operations import ReconfigureCatchUp
+from stele.domain.model.requests import Request
+from stele.domain.names import ReplicaState, RequestKind, RequestStatus
+from stele.domain.rules.requests import ended, new_request, overtaken
+from stele.domain.rules.retention import (
     ANY_DC,
     back_to_candidates,
     choose,
@@ -30,15 +39,6 @@ from stele.domain.archive.retention import (
     why_not_without,
     with_state,
 )
-from stele.domain.base import Rejection
-from stele.domain.context import Context, Decision, bad_name
-from stele.domain.facts import AnyFact
-from stele.domain.features.model import SettingChanged
-from stele.domain.image import Image
-from stele.domain.names import ReplicaState, RequestKind, RequestStatus
-from stele.domain.requests.model import Request
-from stele.domain.requests.rows import ended, new_request
-from stele.domain.topology.guards import overtaken
 from stele.domain.topology.operations.base import (
     GLOBAL_PRIORITY,
     MissingCondition,
@@ -47,7 +47,6 @@ from stele.domain.topology.operations.base import (
     no_sets,
     nobody,
 )
-from stele.domain.topology.operations.commands import ReconfigureCatchUp
 
 replace = msgspec.structs.replace
 

@@ -13,9 +13,11 @@ import msgspec
 
 from stele.domain.base import Rejection
 from stele.domain.context import Context, Decision
-from stele.domain.membership.model import NodeChanged
+from stele.domain.model.membership import NodeChanged
+from stele.domain.model.operations import Remove
 from stele.domain.names import NodeState, RequestKind, TransitionState
-from stele.domain.requests.rows import new_request
+from stele.domain.rules.requests import new_request
+from stele.domain.rules.ring import free_member
 from stele.domain.topology.operations.base import (
     Operation,
     asking_nodes,
@@ -23,7 +25,6 @@ from stele.domain.topology.operations.base import (
     planned_sets,
     receiving_nodes,
 )
-from stele.domain.topology.operations.commands import Remove
 from stele.domain.topology.operations.leave import (
     check_enough_remain,
     held,
@@ -31,7 +32,6 @@ from stele.domain.topology.operations.leave import (
     states_of_going,
     subjects,
 )
-from stele.domain.topology.operations.members import free_member
 
 
 def remove(context: Context, command: Remove) -> Decision:

@@ -21,15 +21,17 @@ from stele.domain.base import Rejection
 from stele.domain.context import Context, Decision
 from stele.domain.facts import AnyFact
 from stele.domain.image import Image
-from stele.domain.membership.model import NodeChanged
+from stele.domain.model.membership import NodeChanged
+from stele.domain.model.operations import Replace
+from stele.domain.model.requests import Request, RequestChanged
+from stele.domain.model.topology import Subject
+from stele.domain.model.transitions import Transition
 from stele.domain.names import NodeState, RequestKind, RequestStatus, TransitionState
-from stele.domain.requests.model import Request, RequestChanged
-from stele.domain.requests.rows import check_no_request, new_request
 from stele.domain.ring import transition
 from stele.domain.ring.strategy import NodeLocation
+from stele.domain.rules.requests import check_no_request, new_request
+from stele.domain.rules.ring import Ring
 from stele.domain.tablets.maps import tablets_on
-from stele.domain.topology.facts import Transition
-from stele.domain.topology.heads import Subject
 from stele.domain.topology.operations.base import (
     Operation,
     State,
@@ -38,9 +40,7 @@ from stele.domain.topology.operations.base import (
     location_of,
     planned_sets,
 )
-from stele.domain.topology.operations.commands import Replace
 from stele.domain.topology.operations.join import check_newcomer, check_process, newcomer, receivers
-from stele.domain.topology.rings import Ring
 
 _REMOVALS: Final = uuid.UUID("5f1f0f5e-2f0e-5b6e-9c55-0e3f5b1c7a52")
 """Namespace of the ids of removals: each replacement has one."""

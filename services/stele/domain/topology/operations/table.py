@@ -4,8 +4,8 @@ from collections.abc import Set
 from typing import Final
 
 from stele.domain.image import Image
+from stele.domain.model.transitions import Transition
 from stele.domain.names import RequestKind, TransitionState
-from stele.domain.topology.facts import Transition
 from stele.domain.topology.operations.base import Operation, State, more_dead_after, new_replicas
 from stele.domain.topology.operations.cleanup import CLEANUP
 from stele.domain.topology.operations.drop_keyspace import DROP_KEYSPACE

@@ -2,7 +2,7 @@
 together.
 
 The request is the goal. While it runs, the balancer asks for repairs of tablets that were last
-repaired before the request, the oldest first (``tablets.repairing``). It is done when none is left.
+repaired before the request, the oldest first (``balancer.repairing``). It is done when none is left.
 
 A repair among some replicas keeps separate times meanwhile, because it does not count as a repair
 of the table. A cancel ends it at once, with those repairs of the balancer that have not begun.
@@ -17,14 +17,14 @@ from stele.domain.base import Rejection
 from stele.domain.context import Context, Decision
 from stele.domain.facts import AnyFact
 from stele.domain.image import Image
+from stele.domain.model.operations import RepairTable
+from stele.domain.model.repairs import RepairsForgotten
+from stele.domain.model.requests import Among, Request, RequestChanged
+from stele.domain.model.schema import Table
 from stele.domain.names import BALANCER, RequestKind, RequestStatus
-from stele.domain.repairs import RepairsForgotten
-from stele.domain.requests.model import Among, Request, RequestChanged
-from stele.domain.requests.rows import ended, new_request, started
-from stele.domain.schema.checks import accepted_drops, standing_map_owner
-from stele.domain.schema.model import Table
+from stele.domain.rules.requests import ended, new_request, started
+from stele.domain.rules.schema import accepted_drops, standing_map_owner
 from stele.domain.tablets.moves import no_tablets
-from stele.domain.tablets.participants import check_among
 from stele.domain.topology.operations.base import (
     MissingCondition,
     Operation,
@@ -32,7 +32,7 @@ from stele.domain.topology.operations.base import (
     no_sets,
     nobody,
 )
-from stele.domain.topology.operations.commands import RepairTable
+from stele.domain.topology.operations.tablet_repair import check_among
 
 
 def repair_table(context: Context, command: RepairTable) -> Decision:

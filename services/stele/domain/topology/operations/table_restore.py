@@ -1,7 +1,7 @@
 """Restore of a table from a snapshot: all of its tablets, as streams have room.
 
 The request is the goal. While it is open, the balancer asks for restores of tablets that are not
-restored yet (``tablets.repairing.restores``). It is done when none is left, and fails when one of them has
+restored yet (``balancer.repairing.restores``). It is done when none is left, and fails when one of them has
 failed ``TRIES`` times. A cancel ends it at once, with the requests on its behalf.
 
 Meanwhile the table can be neither dropped nor truncated. So truncated data cannot return after a
@@ -18,16 +18,17 @@ from stele.domain.base import Rejection
 from stele.domain.context import Context, Decision
 from stele.domain.facts import AnyFact
 from stele.domain.image import Image
-from stele.domain.names import RequestKind, RequestStatus
-from stele.domain.requests.model import Request, RequestChanged
-from stele.domain.requests.rows import ended, new_request, started
-from stele.domain.schema.model import Table
-from stele.domain.table_snapshots.domain import unknown_snapshot
-from stele.domain.table_snapshots.model import (
+from stele.domain.model.operations import RestoreTable
+from stele.domain.model.requests import Request, RequestChanged
+from stele.domain.model.schema import Table
+from stele.domain.model.table_snapshots import (
     TableRestoreBegun,
     TableRestoreEnded,
     TableSnapshot,
 )
+from stele.domain.names import RequestKind, RequestStatus
+from stele.domain.rules.requests import ended, new_request, started
+from stele.domain.rules.table_snapshots import unknown_snapshot
 from stele.domain.tablets.maps import of_dead_alone
 from stele.domain.tablets.moves import no_tablets
 from stele.domain.topology.operations.base import (
@@ -37,7 +38,6 @@ from stele.domain.topology.operations.base import (
     no_sets,
     nobody,
 )
-from stele.domain.topology.operations.commands import RestoreTable
 from stele.domain.topology.operations.keyspaces import free_table
 
 TRIES: Final = 3

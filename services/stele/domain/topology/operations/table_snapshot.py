@@ -19,18 +19,18 @@ from stele.domain.base import Rejection
 from stele.domain.context import Context, Decision, bad_name
 from stele.domain.facts import AnyFact
 from stele.domain.image import Image
+from stele.domain.model.operations import SnapshotTable
+from stele.domain.model.requests import Request
+from stele.domain.model.table_snapshots import TableSnapshot, TableSnapshotTaken, WrittenPart
+from stele.domain.model.transitions import Transition
 from stele.domain.names import OrderKind, RequestKind, TransitionState
-from stele.domain.requests.model import Request
-from stele.domain.requests.rows import new_request
 from stele.domain.ring.quorum import read_satisfied
 from stele.domain.ring.ranges import Range
 from stele.domain.ring.transition import WHOLE_RING, TransitionPlan
-from stele.domain.table_snapshots.model import TableSnapshot, TableSnapshotTaken, WrittenPart
+from stele.domain.rules.requests import new_request
 from stele.domain.tablets.maps import of_excluded, row_of
 from stele.domain.tablets.moves import no_tablets
-from stele.domain.topology.facts import Transition
 from stele.domain.topology.operations.base import Operation, State, every_member, no_sets
-from stele.domain.topology.operations.commands import SnapshotTable
 from stele.domain.topology.operations.keyspaces import free_table
 
 MAX_SNAPSHOTS: Final = 1024

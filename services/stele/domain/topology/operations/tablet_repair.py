@@ -19,26 +19,67 @@ from collections.abc import Iterable, Set
 from typing import Final
 
 import msgspec
+import numpy as np
 
 from stele.domain.base import Rejection
-from stele.domain.context import Context, Decision
+from stele.domain.context import Context, Decision, unknown_node
 from stele.domain.facts import AnyFact
 from stele.domain.image import Image
+from stele.domain.model.operations import RepairTablets, TabletRepair
+from stele.domain.model.repairs import TabletRepaired
+from stele.domain.model.requests import Among, Request, RequestChanged, RequestForgotten
+from stele.domain.model.schema import Table
+from stele.domain.model.transitions import Transition
 from stele.domain.names import BALANCER, RequestKind, RequestStatus, TransitionState
-from stele.domain.repairs import TabletRepaired
-from stele.domain.requests.model import Among, Request, RequestChanged, RequestForgotten
-from stele.domain.requests.rows import new_request
+from stele.domain.ring.placement import Placement
 from stele.domain.ring.ranges import Range
 from stele.domain.ring.transition import TransitionPlan, TransitionRow, staying
-from stele.domain.schema.checks import accepted_drops, standing_map_owner
-from stele.domain.schema.model import Table
+from stele.domain.rules.requests import each_once, new_request, of_tablet, open_tablets
+from stele.domain.rules.schema import accepted_drops, standing_map_owner
 from stele.domain.tablets.maps import row_of
 from stele.domain.tablets.moves import check_tablet
-from stele.domain.tablets.participants import ENOUGH, check_among, participants
-from stele.domain.topology.facts import Transition
 from stele.domain.topology.operations.base import Operation, Sources, State, no_sets
-from stele.domain.topology.operations.commands import RepairTablets, TabletRepair
-from stele.domain.topology.operations.each_tablet import each_once, of_tablet, open_tablets
+
+# The replicas that take part in a repair of named nodes or dcs.
+
+
+ENOUGH = 2
+"""Least number of replicas in a repair: a single replica has no other one to compare with."""
+
+
+def participants(image: Image, among: Among, replicas: Iterable[str]) -> list[str]:
+    """Return the replicas that are named and not excluded."""
+    nodes, excluded = image.membership.nodes, image.membership.excluded()
+    return [n for n in replicas if n not in excluded and among.has(n, nodes[n].dc)]
+
+
+def check_among(image: Image, among: Among, placement: Placement) -> Rejection | None:
+    """Require that the named nodes and dcs exist, and that some tablet has two replicas on them."""
+    if not any(among):
+        return None
+    unknown = sorted({*among.nodes} - {*image.membership.nodes})
+    if unknown:
+        return unknown_node(unknown[0][:80])
+    dcs = {node.dc for node in image.membership.taking_part().values()}
+    strange = sorted({*among.dcs} - dcs)
+    if strange:
+        return Rejection(
+            "unknown_dc",
+            f"There is no dc '{strange[0][:80]}'.",
+            f"Name some of {', '.join(sorted(dcs))}.",
+            {"dc": strange[0]},
+        )
+    names = placement.nodes.names
+    here = {*participants(image, among, (n for n in names if n in image.membership.nodes))}
+    mask = np.array([*(name in here for name in names), False])
+    if (mask[placement.reads()].sum(axis=1) >= ENOUGH).any():
+        return None
+    return Rejection(
+        "too_few_take_part",
+        f"No tablet has two replicas{among.words().replace(' among replicas', '')} that are not dead for good.",
+        "Name more nodes, or dcs: replicas are compared with one another.",
+    )
+
 
 MAX_REPAIRS: Final = 1024
 """Most repairs in one command: each makes a request."""

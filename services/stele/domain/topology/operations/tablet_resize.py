@@ -19,23 +19,22 @@ from stele.domain.base import Rejection
 from stele.domain.context import Context, Decision
 from stele.domain.facts import AnyFact
 from stele.domain.image import Image
+from stele.domain.model.operations import ResizeTable
+from stele.domain.model.repairs import RepairsResized
+from stele.domain.model.requests import Request
+from stele.domain.model.schema import Table
+from stele.domain.model.table_snapshots import TableRestoreResized
+from stele.domain.model.transitions import Transition
 from stele.domain.names import RequestKind, TransitionState
-from stele.domain.repairs import RepairsResized
-from stele.domain.requests.model import Request
-from stele.domain.requests.rows import new_request
 from stele.domain.ring import transition
 from stele.domain.ring.placement import Placement
 from stele.domain.ring.ranges import Range
 from stele.domain.ring.transition import WHOLE_RING, TransitionPlan, TransitionRow
-from stele.domain.schema.checks import accepted_drops, standing_map_owner
-from stele.domain.schema.model import Table
-from stele.domain.schema.switches import check_balancing, off_for
-from stele.domain.table_snapshots.model import TableRestoreResized
+from stele.domain.rules.requests import new_request
+from stele.domain.rules.schema import accepted_drops, check_balancing, off_for, standing_map_owner
 from stele.domain.tablets.maps import MAX_TABLETS, apart, holders, resized
 from stele.domain.tablets.moves import no_tablets
-from stele.domain.topology.facts import Transition
 from stele.domain.topology.operations.base import Operation, State, nobody, planned_sets
-from stele.domain.topology.operations.commands import ResizeTable
 
 
 def resize_table(context: Context, command: ResizeTable) -> Decision:

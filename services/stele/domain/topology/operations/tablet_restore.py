@@ -16,16 +16,15 @@ from stele.domain.base import Rejection
 from stele.domain.context import Context, Decision, unknown_table
 from stele.domain.facts import AnyFact
 from stele.domain.image import Image
+from stele.domain.model.operations import RestoreTablets, TabletRestore
+from stele.domain.model.requests import Request, RequestChanged, RequestForgotten
+from stele.domain.model.table_snapshots import TabletRestored
+from stele.domain.model.transitions import Transition
 from stele.domain.names import BALANCER, OrderKind, RequestKind, RequestStatus, TransitionState
-from stele.domain.requests.model import Request, RequestChanged, RequestForgotten
-from stele.domain.requests.rows import new_request
 from stele.domain.ring.transition import TransitionRow
-from stele.domain.table_snapshots.model import TabletRestored
+from stele.domain.rules.requests import each_once, new_request, of_tablet, open_tablets
 from stele.domain.tablets.moves import check_tablet
-from stele.domain.topology.facts import Transition
 from stele.domain.topology.operations.base import Operation, Sources, State, no_sets
-from stele.domain.topology.operations.commands import RestoreTablets, TabletRestore
-from stele.domain.topology.operations.each_tablet import each_once, of_tablet, open_tablets
 from stele.domain.topology.operations.tablet_repair import needed, plans
 
 MAX_RESTORES: Final = 1024

@@ -2,7 +2,7 @@
 
 The request is the goal. While it runs, the balancer adds missing replicas to each tablet, then
 removes extra ones. It also moves replicas outside of a rack list to other racks. Each step changes
-one replica, by a separate migration (``tablets.replication``).
+one replica, by a separate migration (``balancer.replication``).
 
 It is done when all tables have the wanted replicas, and only then the keyspace changes. A cancel
 reverses the goal: it ends when all tables have their former replicas. Meanwhile each tablet may
@@ -16,10 +16,10 @@ import msgspec
 from stele.domain.context import Context
 from stele.domain.facts import AnyFact
 from stele.domain.image import Image
+from stele.domain.model.requests import Request, RequestChanged
+from stele.domain.model.schema import Keyspace, KeyspaceChanged
 from stele.domain.names import RequestKind, RequestStatus
-from stele.domain.requests.model import Request, RequestChanged
-from stele.domain.requests.rows import ended, started
-from stele.domain.schema.model import Keyspace, KeyspaceChanged
+from stele.domain.rules.requests import ended, started
 from stele.domain.tablets.copies import Unlike, goal, moves_of, unlike
 from stele.domain.topology.operations.base import (
     MissingCondition,

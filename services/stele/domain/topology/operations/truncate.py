@@ -18,10 +18,11 @@ from stele.domain.base import Rejection
 from stele.domain.context import Context, Decision
 from stele.domain.facts import AnyFact
 from stele.domain.image import Image
+from stele.domain.model.operations import Truncate
+from stele.domain.model.schema import KeyspaceChanged, TableChanged
+from stele.domain.model.transitions import Transition
 from stele.domain.names import OrderKind, RequestKind, TransitionState
-from stele.domain.requests.rows import new_request
-from stele.domain.schema.model import KeyspaceChanged, TableChanged
-from stele.domain.topology.facts import Transition
+from stele.domain.rules.requests import new_request
 from stele.domain.topology.operations.base import (
     GLOBAL_PRIORITY,
     Operation,
@@ -29,7 +30,6 @@ from stele.domain.topology.operations.base import (
     every_member,
     replicas_of_data,
 )
-from stele.domain.topology.operations.commands import Truncate
 from stele.domain.topology.operations.keyspaces import (
     free_keyspace,
     free_table,

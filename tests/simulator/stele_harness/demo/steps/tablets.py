@@ -12,10 +12,10 @@ import aiohttp
 from stele.cli.commands.data import data_path
 from stele.cli.errors import CliError
 from stele.cli.output import counted
+from stele.domain.balancer.load import CRITICAL_USE
 from stele.domain.commands import AlterTable, CreateKeyspace, CreateTable, Leave
+from stele.domain.model.schema import TableOptions
 from stele.domain.names import NodeState
-from stele.domain.schema.model import TableOptions
-from stele.domain.tablets.load import CRITICAL_USE
 from stele.runtime.answers.metadata_log import PlacementsPage
 from stele.runtime.answers.tablet_balancer import BalanceAnswer, BalanceState
 from stele_harness.demo.scene import Scene

@@ -7,9 +7,9 @@ the name of its node, keyspace or table, or the name in its sentence.
 from typing import Final
 
 from stele.domain import commands
+from stele.domain.model.operations import TabletMove, TabletRepair
 from stele.domain.names import CommitMode
 from stele.domain.ring.ranges import ANY
-from stele.domain.topology.operations.commands import TabletMove, TabletRepair
 from stele.words.cql_parser import parse_cql
 from stele_simulator.asked import DC, replace_command
 from stele_simulator.processes.releases import FEATURE, NewCommand

@@ -8,8 +8,8 @@ from functools import partial
 from typing import Final
 
 from stele.domain import commands
+from stele.domain.ddl.schema import SCHEMA_OBJECTS
 from stele.domain.image import Image
-from stele.domain.schema.domain import SCHEMA_OBJECTS
 from stele_simulator.asked import DC
 from stele_simulator.processes.kafka import BROKER, FLOWS
 from stele_simulator.processes.releases import FEATURE, NEWER, OLDER

@@ -1,0 +1,1 @@
+"""The rules of the tablet balancer: from an image and reported loads to proposals."""

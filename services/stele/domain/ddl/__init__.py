@@ -1,0 +1,1 @@
+"""Changes of the schema: keyspaces, tables, views, types and functions."""

@@ -1,0 +1,1 @@
+"""The aggregates: their rows, facts, commands and images, one module each."""

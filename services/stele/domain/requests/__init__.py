@@ -1,1 +1,0 @@
-"""Decided requests and their outcomes: one id has one outcome for as long as it is remembered."""

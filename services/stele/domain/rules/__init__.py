@@ -1,0 +1,1 @@
+"""The rules of single aggregates: decisions, folds and views, one module each."""

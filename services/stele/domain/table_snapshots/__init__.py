@@ -1,1 +1,0 @@
-"""Snapshots of tables, which nodes keep in their backup folders, and restores from them."""
