@@ -38,7 +38,7 @@ REAL = {
     uuid: ("getnode", "uuid1", "uuid4"),
     os: ("fsync", "getrandom", "open", "urandom"),
     socket: ("create_connection", "create_server", "socket"),
-    threading: ("Event", "Thread"),
+    threading: ("Event", "Semaphore", "Thread"),
 }
 """By module what simulated processes have in another way, or not at all. ``random.Random`` needs a seed."""
 ABSENT = {os: REAL[os], socket: REAL[socket]}

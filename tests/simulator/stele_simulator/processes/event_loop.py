@@ -1,14 +1,15 @@
-"""An asyncio event loop in virtual time, one for each life of a process. Threads are turns of the loop.
+"""An asyncio event loop in virtual time, one for each life of a process.
 
-The work of a thread happens at one instant, some time after its request. Jobs of one executor keep their
-order.
+A job of the loop's own threads happens at one instant, some time after its request. A job of an executor may
+block, and these jobs keep their order.
 """
 
 import asyncio
 from collections import deque
 from collections.abc import Callable
 from contextvars import Context, copy_context
-from typing import Any, Final, TypeVar
+from functools import partial
+from typing import Any, Final, Protocol, TypeVar
 
 from stele_simulator.kernel import Clock, Kernel, Owner, us
 
@@ -60,6 +61,12 @@ class Handle:
         return self.callback is None
 
 
+class Worker(Protocol):
+    """An executor of one thread."""
+
+    def run(self, job: Callable[[], None]) -> None: ...
+
+
 class VirtualLoop(asyncio.AbstractEventLoop):
     """The loop of ``owner``, whose events come from ``kernel``. ``clock`` gives its time.
 
@@ -85,7 +92,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         self._incarnation = owner.incarnation
         self._ready: deque[Handle] = deque()
         self._tasks: dict[asyncio.Task[Any], None] = {}
-        self._busy_until_us: dict[object, int] = {}
+        self._busy_until_us: dict[Worker, int] = {}
         """By the executor itself: another one that is made later may get the id of one that is gone."""
         self._over = False
         self._is_due = False
@@ -213,22 +220,25 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         return task
 
     def run_in_executor(  # type: ignore[override]
-        self, executor: object, func: Callable[..., T], *args: Any
+        self, executor: Worker | None, func: Callable[..., T], *args: Any
     ) -> asyncio.Future[T]:
         future: asyncio.Future[T] = self.create_future()
         if self._over:
             future.set_exception(OSError("the process is dead"))
             return future
         due_us = self._kernel.now_us + us(JOB_S * self._luck())
-        if executor is not None:
+        if executor is None:
+            self._kernel.at(due_us, self.owner, self._inside, None, self._job, future, func, args)
+        else:
             due_us = max(due_us, self._busy_until_us.get(executor, 0))
             self._busy_until_us[executor] = due_us
-        self._kernel.at(due_us, self.owner, self._job, future, func, args)
+            job = partial(self._job, future, func, args)
+            self._kernel.at(due_us, self.owner, executor.run, job)
         return future
 
     def _job(self, future: asyncio.Future[T], func: Callable[..., T], args: Any) -> None:
         try:
-            found = self._inside(None, func, *args)
+            found = func(*args)
         except Died:
             return
         except BaseException as error:

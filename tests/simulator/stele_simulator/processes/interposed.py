@@ -30,8 +30,8 @@ from stele_simulator.kernel import Clock
 from stele_simulator.patching import Patch
 from stele_simulator.processes.kafka import Consumer, Producer
 from stele_simulator.processes.sqlite import Sqlite
-from stele_simulator.processes.stand_ins import Aiohttp, Executor, Shutil
-from stele_simulator.processes.threads import Threads
+from stele_simulator.processes.stand_ins import Aiohttp, Shutil
+from stele_simulator.processes.threads import Executor, Threads
 
 if TYPE_CHECKING:
     from stele_simulator.processes.machine import Machine
@@ -162,7 +162,7 @@ def interposed(current: Current, seed: str) -> Iterator[Patch]:
         id(random): Chance(current),
         id(real_uuid): Uuid(current),
         id(real_threading): Threads(lambda: _machine(current)),
-        id(ThreadPoolExecutor): Executor,
+        id(ThreadPoolExecutor): lambda *given: Executor(_machine(current), *given),
         id(sqlite3): Sqlite(),
         id(shutil): Shutil(lambda: _machine(current)),
         id(aiohttp): Aiohttp(lambda: _machine(current)),

@@ -1,6 +1,5 @@
-"""Libraries as simulated nodes have them: threads for jobs, HTTP between nodes, the size of a disk."""
+"""Libraries as simulated nodes have them: HTTP between nodes, the size of a disk."""
 
-import asyncio
 import shutil
 import types
 from collections.abc import Callable, Mapping
@@ -16,19 +15,6 @@ if TYPE_CHECKING:
     from stele_simulator.processes.machine import Machine
 
 GIB: Final = 1024**3
-
-
-class Executor:
-    """As ``ThreadPoolExecutor`` of one thread: the event loop runs its jobs, in the order of asking."""
-
-    def __init__(self, max_workers: int, *_: str) -> None:
-        assert max_workers == 1, "jobs keep their order"
-
-    def submit(self, call: Callable[..., object], *args: Any) -> asyncio.Future[object]:
-        return asyncio.get_running_loop().run_in_executor(self, call, *args)  # type: ignore[arg-type]
-
-    def shutdown(self, wait: bool = True) -> None:
-        """Finish the requested work before the caller continues."""
 
 
 class Session:

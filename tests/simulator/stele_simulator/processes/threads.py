@@ -4,8 +4,10 @@ any time one piece of code runs, and a run stays the same whatever the system do
 Production code that blocks (``Consumer.poll``, ``Event.wait``) runs in them as it is.
 """
 
+import asyncio
 import threading as real_threading
 import types
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -93,8 +95,15 @@ class Strand:
     running: "Strand | None" = None
     """The one that runs now; None while the kernel or an event loop does."""
 
-    def __init__(self, machine: "Machine", target: Callable[..., object], args: Sequence[Any]):
+    def __init__(
+        self,
+        machine: "Machine",
+        target: Callable[..., object],
+        args: Sequence[Any] = (),
+        name: str = "",
+    ) -> None:
         self.machine = machine
+        self.name = name
         self.ended = False
         self._incarnation = machine.incarnation
         self._call = (target, args)
@@ -156,6 +165,8 @@ class Strand:
                 self.machine.world.broken(self.machine, error)
         finally:
             self.ended = True
+            if self in self.machine.strands:
+                self.machine.strands.remove(self)
 
 
 class Thread:
@@ -171,7 +182,7 @@ class Thread:
     ) -> None:
         self.name = name
         self.ident: int | None = None
-        self._strand = Strand(machine, target, args)
+        self._strand = Strand(machine, target, args, name)
 
     def start(self) -> None:
         self.ident = id(self)
@@ -214,10 +225,59 @@ class Event:
         return self._is_set
 
 
+class Semaphore:
+    """As ``threading.Semaphore``, for one thread that acquires."""
+
+    def __init__(self, value: int) -> None:
+        self._left = value
+        self._released = Event()
+
+    def acquire(self, timeout: float) -> bool:
+        self._released.clear()
+        if not self._left and not self._released.wait(timeout):
+            return False
+        self._left -= 1
+        return True
+
+    def release(self) -> None:
+        self._left += 1
+        self._released.set()
+
+
+class Executor:
+    """As ``ThreadPoolExecutor`` of one thread. The event loop gives it each job when its time has come."""
+
+    def __init__(self, machine: "Machine", max_workers: int, name: str) -> None:
+        assert max_workers == 1, "jobs keep their order"
+        self._machine = machine
+        self._name = name
+        self._jobs: deque[Callable[[], None]] = deque()
+        self._is_running = False
+
+    def submit(self, call: Callable[..., object], *args: Any) -> asyncio.Future[object]:
+        return asyncio.get_running_loop().run_in_executor(self, call, *args)  # type: ignore[arg-type]
+
+    def run(self, job: Callable[[], None]) -> None:
+        """Run a job that is due, after those before it."""
+        self._jobs.append(job)
+        if not self._is_running:
+            self._is_running = True
+            Strand(self._machine, self._work, name=self._name).start()
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """Finish the requested work before the caller continues."""
+
+    def _work(self) -> None:
+        while self._jobs and self._machine.alive:
+            self._jobs.popleft()()
+        self._is_running = False
+
+
 class Threads(types.ModuleType):
     """As the module ``threading``. Threads and their events belong to the process that runs now."""
 
     Event = Event
+    Semaphore = Semaphore
 
     def __init__(self, who: Callable[[], "Machine"]) -> None:
         super().__init__("threading")
