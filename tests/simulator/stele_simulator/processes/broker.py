@@ -1,45 +1,205 @@
-"""The simulated broker: the topic of the log as Kafka shows it, with its faults.
+"""The simulated brokers: topics with their faults, and consumer groups. ``kafka`` has their clients.
 
-Appends are lost, duplicated or late, and go to the current topic of that name. Readers follow by offset
-alone. An offset outside of the topic is an error, but only at the next fetch.
+Topics have one partition each. A group assigns it to one member. A member that is silent for a session loses
+it, and is notified late. The topic of the log has faults of its own: appends are lost, duplicated or late, and
+the topic loses its leader or its end, or is recreated.
 """
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+import itertools
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from stele.log.errors import OffsetGoneError
-from stele.log.port import Ends, HasRoom, OnDoubt, OnRecords, Record, TopicProbe, always, ignore
+from confluent_kafka import KafkaError, TopicPartition
+
 from stele_simulator.kernel import Kernel, Owner, us
 from stele_simulator.network import Network
 
 if TYPE_CHECKING:
+    from stele_simulator.processes.kafka import Consumer
     from stele_simulator.processes.machine import Machine
     from stele_simulator.processes.old_ends import OldEnds
-
-T = TypeVar("T")
 
 BROKER: Final = Owner("log")
 EPOCHS: Final = "epochs"
 """Target of a block of the log's records, as when fetches are late. The end of the topic and the other topics
 stay available, and the consumer gets no error.
 """
-ANSWER_S: Final = 3.0
-RETRY_S: Final = 0.2
-MAX_BATCH: Final = 16
+FLOWS: Final = "flows"
+"""Target of a block of the topics beside the log."""
 LATE_US: Final = us(1.0)
 """A writer gives up waiting for records after two seconds."""
 
+OnRecord = Callable[["Machine", str, str, bytes], None]
+"""Sender, topic, key and value."""
 
-class Topic:
-    """The content of a topic. ``on_durable`` is called with each record that readers may see."""
+
+class Kept(NamedTuple):
+    key: bytes | None
+    value: bytes
+
+
+class FlowTopic:
+    """A topic beside the log, without faults of its own."""
+
+    block: str = FLOWS
+    topic_id = ""
+    begin = 0
+    has_leader = True
+
+    def __init__(self) -> None:
+        self.records: list[Kept] = []
+        self.readers: dict[Consumer, None] = {}
+
+    @property
+    def high(self) -> int:
+        return len(self.records)
+
+    def end_for(self, name: str, *, reads: bool) -> int:
+        return self.high
+
+    def kept(self, first: int, last: int) -> list[Kept]:
+        return self.records[first:last]
+
+
+class Kafka:
+    """All topics, and the groups that read them. ``on_sent`` is called when a process sends a record to a
+    topic beside the log, ``on_record`` when the record is stored.
+    """
 
     def __init__(
         self,
         kernel: Kernel,
         network: Network,
+        log: "LogTopic",
+        on_sent: OnRecord,
+        on_record: OnRecord,
+    ) -> None:
+        self.on_sent = on_sent
+        self.kernel = kernel
+        self.network = network
+        self._on_record = on_record
+        self._log = log
+        self._topics: dict[str, FlowTopic] = {}
+        self._groups: dict[str, Group] = {}
+
+    def topic(self, name: str) -> "FlowTopic | LogTopic":
+        return self._log if name == self._log.name else self._flow(name)
+
+    def _flow(self, name: str) -> FlowTopic:
+        return self._topics.setdefault(name, FlowTopic())
+
+    def group(self, name: str) -> "Group":
+        if name not in self._groups:
+            self._groups[name] = Group(self)
+        return self._groups[name]
+
+    def land(self, machine: "Machine", name: str, kept: Kept) -> None:
+        topic = self._flow(name)
+        topic.records.append(kept)
+        self._on_record(machine, name, (kept.key or b"").decode(), kept.value)
+        for reader in [*topic.readers]:
+            reader.fetch_soon(name)
+
+
+# -- groups, as the broker has them
+
+
+class Member:
+    """A member of a group: the newest consumer of its name."""
+
+    def __init__(self, member_id: int, topics: Sequence[str], session_us: int, until_us: int):
+        self.member_id = member_id
+        self.topics = topics
+        self.session_us = session_us
+        self.until_us = until_us
+
+
+class Group:
+    """Assignments of topics. A member keeps its topic while its heartbeats arrive (sticky)."""
+
+    def __init__(self, kafka: Kafka) -> None:
+        self.offsets: dict[str, int] = {}
+        self._kernel = kafka.kernel
+        self._members: dict[str, Member] = {}
+        self._owners: dict[str, str] = {}
+        self._ids = itertools.count(1)
+        self._shared_until_us = 0
+
+    def share(self, for_us: int) -> None:
+        """For so long each member takes the topics for its own: who had them before is late to learn of it."""
+        self._shared_until_us = self._kernel.now_us + for_us
+        self._kernel.at(self._shared_until_us, None, self._end_sharing)
+
+    def _end_sharing(self) -> None:
+        """All but the owners learn that they are no members any more, and join again."""
+        if self._kernel.now_us < self._shared_until_us:
+            return
+        owners = {*self._owners.values()}
+        self._members = {name: each for name, each in self._members.items() if name in owners}
+
+    def join(self, name: str, topics: Sequence[str], session_us: int) -> int:
+        """The member id of the newest consumer under this name. The one before is fenced out."""
+        member_id = next(self._ids)
+        until_us = self._kernel.now_us + session_us
+        self._members[name] = Member(member_id, topics, session_us, until_us)
+        return member_id
+
+    def heard(self, name: str, member_id: int) -> "Mine | int":
+        """Return this member's assignment, or its error."""
+        self._forget_the_silent()
+        member = self._members.get(name)
+        if member is None:
+            return KafkaError.UNKNOWN_MEMBER_ID
+        if member.member_id != member_id:
+            return KafkaError.FENCED_INSTANCE_ID
+        member.until_us = self._kernel.now_us + member.session_us
+        for topic in member.topics:
+            self._owners.setdefault(topic, name)
+        is_shared = self._kernel.now_us < self._shared_until_us
+        mine = (topic for topic in member.topics if is_shared or self._owners[topic] == name)
+        return Mine({topic: self.offsets.get(topic) for topic in mine})
+
+    def commit(self, name: str, member_id: int, offsets: Iterable[TopicPartition]) -> int:
+        """0, or the error that it gets."""
+        member = self._members.get(name)
+        if member is None or member.member_id != member_id:
+            return KafkaError.UNKNOWN_MEMBER_ID
+        for each in offsets:
+            if self._owners.get(each.topic) != name:
+                return KafkaError.ILLEGAL_GENERATION
+            self.offsets[each.topic] = each.offset
+        return 0
+
+    def _forget_the_silent(self) -> None:
+        now_us = self._kernel.now_us
+        for name in [name for name, each in self._members.items() if each.until_us < now_us]:
+            del self._members[name]
+            self._owners = {t: owner for t, owner in self._owners.items() if owner != name}
+
+
+class Mine(NamedTuple):
+    """A member's topics, with the offsets that were committed; None: none ever was."""
+
+    offsets: dict[str, int | None]
+
+
+# -- the topic of the log
+
+
+class LogTopic:
+    """The topic of the log. ``on_durable`` is called with each record that readers may see."""
+
+    block: str = BROKER.name
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        network: Network,
+        name: str,
         topic_id: str,
         on_durable: Callable[[int, bytes], None],
     ) -> None:
+        self.name = name
         self.topic_id = topic_id
         self.begin = 0
         self.records: list[bytes] = []
@@ -55,7 +215,7 @@ class Topic:
         self._chance = kernel.random("broker").random
         self._on_durable = on_durable
         self._last_arrival_us: dict[str, int] = {}
-        self._readers: list[Reading] = []
+        self.readers: dict[Consumer, None] = {}
         self.down_until_us = 0
         """No leader takes anything until then."""
         self._generation = 0
@@ -71,14 +231,20 @@ class Topic:
             self.high += 1
             self._on_durable(self.high - 1, value)
 
-    def value_at(self, offset: int) -> bytes | None:
-        return self.records[offset - self.begin] if self.begin <= offset < self.high else None
+    def kept(self, first: int, last: int) -> list[Kept]:
+        until = min(last, self.high) - self.begin
+        return [Kept(None, value) for value in self.records[first - self.begin : until]]
 
-    def end_for(self, name: str, *, reads: bool) -> int:
-        """Return the end of the topic as this process gets it from a query or a second read."""
-        if self.old_ends is None:
-            return self.high
-        return max(self.begin, self.old_ends.end_for(name, self.high, reads=reads))
+    @property
+    def has_leader(self) -> bool:
+        return self.kernel.now_us >= self.down_until_us
+
+    def end_for(self, name: str, *, reads: bool) -> int | None:
+        """Return the end that a leader, maybe an old one, reports to this process's query or repeated read."""
+        old = None if self.old_ends is None else self.old_ends.end_for(name, reads=reads)
+        if old is None:
+            return self.high if self.has_leader else None
+        return max(self.begin, min(self.high, old))
 
     # -- what processes do --
 
@@ -116,7 +282,7 @@ class Topic:
         while self.high < end:
             offset, self.high = self.high, self.high + 1
             self._on_durable(offset, self.records[offset - self.begin])
-        self.wake()
+        self._wake_readers()
 
     def delete_before(self, offset: int) -> None:
         """DeleteRecords."""
@@ -126,29 +292,16 @@ class Topic:
             del self.records[:gone]
             self.begin += gone
 
-    def wake(self) -> None:
-        for reading in [*self._readers]:
-            reading.fetch_soon()
-
-    def follow(self, reading: "Reading") -> None:
-        self._readers.append(reading)
-        reading.fetch_soon()
-
-    def leave(self, reading: "Reading") -> None:
-        if reading in self._readers:
-            self._readers.remove(reading)
-
     # -- what happens to it --
 
     def change_leader(self, down_s: float) -> None:
-        """Elect a new leader. Unreplicated records are lost, appends fail for a while, and readers lose their
-        connection.
+        """Elect a new leader. Unreplicated records are lost, and readers lose their connection. Until the
+        election ends, appends fail, and no leader answers.
         """
         del self.records[self.high - self.begin :]
         self._generation += 1
         self.down_until_us = self.kernel.now_us + us(down_s)
-        for reading in [*self._readers]:
-            reading.doubt("the leader has changed")
+        self._disconnect_readers()
 
     def roll_back(self, end: int, *, silent: bool) -> None:
         """Records from ``end`` on were never there: a volume of yesterday, or an unclean election. With
@@ -172,168 +325,15 @@ class Topic:
     def _after_fault(self, *, silent: bool) -> None:
         if self.old_ends is not None:
             self.old_ends.end()
-        for reading in [*self._readers]:
-            if silent:
-                reading.fetch_soon()
-            else:
-                reading.doubt("the leader has changed")
+        if silent:
+            self._wake_readers()
+        else:
+            self._disconnect_readers()
 
+    def _wake_readers(self) -> None:
+        for reader in [*self.readers]:
+            reader.fetch_soon(self.name)
 
-class Reading:
-    """One follower of the topic: where it stands."""
-
-    def __init__(
-        self,
-        topic: Topic,
-        machine: "Machine",
-        offset: int,
-        on_records: OnRecords,
-        on_error: Callable[[Exception], None],
-        on_doubt: OnDoubt,
-        has_room: HasRoom,
-    ) -> None:
-        self._topic = topic
-        self._machine = machine
-        self._incarnation = machine.incarnation
-        self._offset = offset
-        self._on_records = on_records
-        self._on_error = on_error
-        self._on_doubt = on_doubt
-        self._has_room = has_room
-        self._fetching = False
-        self._was_cut = False
-        self.over = False
-
-    def stop(self) -> None:
-        self.over = True
-        self._topic.leave(self)
-
-    def fetch_soon(self) -> None:
-        if not self._fetching:
-            self._fetching = True
-            self._at(self._topic.network.delay_us(self._luck()), self._fetch)
-
-    def doubt(self, why: str) -> None:
-        """Report a doubt to the consumer after a delay. Then it fetches."""
-        self._at(self._topic.network.delay_us(self._luck()), self._say_doubt, why)
-
-    def _say_doubt(self, why: str) -> None:
-        if self._lives():
-            self._call(self._on_doubt, why)
-            self.fetch_soon()
-
-    def _fetch(self) -> None:
-        topic = self._topic
-        self._fetching = False
-        if not self._lives():
-            self.stop()
-            return
-        is_cut = not topic.network.reaches(BROKER.name, self._machine.name)
-        is_deaf = not topic.network.reaches(EPOCHS, self._machine.name)
-        if is_cut or is_deaf or not self._has_room():
-            self._was_cut |= is_cut
-            self._fetching = True
-            self._at(us(RETRY_S), self._fetch)
-            return
-        if self._was_cut:
-            self._was_cut = False
-            self._call(self._on_doubt, "the consumer was cut off")
-        if not topic.begin <= self._offset <= topic.high:
-            self.stop()
-            text = f"the topic has {topic.begin} to {topic.high}. Begin with a snapshot."
-            self._call(self._on_error, OffsetGoneError(self._offset, text))
-            return
-        if self._offset == topic.high:
-            return
-        last = min(topic.high, self._offset + 1 + int(self._luck()() * MAX_BATCH))
-        batch = [
-            Record(offset, topic.records[offset - topic.begin])
-            for offset in range(self._offset, last)
-        ]
-        self._offset = last
-        self._call(self._on_records, batch)
-        self.fetch_soon()
-
-    def _lives(self) -> bool:
-        machine = self._machine
-        return not self.over and machine.alive and machine.incarnation == self._incarnation
-
-    def _call(self, callback: Callable[..., None], *args: Any) -> None:
-        self._machine.turn(callback, *args)
-
-    def _at(self, delay_us: int, call: Callable[..., None], *args: Any) -> None:
-        self._topic.kernel.at(self._topic.kernel.now_us + delay_us, None, call, *args)
-
-    def _luck(self) -> Callable[[], float]:
-        return self._topic.network.chance(BROKER.name, self._machine.name)
-
-
-class TopicLog:
-    """One process's access to the topic: the production port of the log."""
-
-    def __init__(self, topic: Topic, machine: "Machine") -> None:
-        self._topic = topic
-        self._machine = machine
-        self._reading: Reading | None = None
-        self._closed = False
-
-    def append(self, value: bytes, key: bytes | None = None) -> None:
-        if not self._closed:
-            self._machine.world.releases.appends(self._machine, value)
-            self._topic.append(self._machine, value)
-
-    async def end_offset(self) -> int:
-        return await self._ask(self._end)
-
-    async def ends(self) -> Ends:
-        return await self._ask(lambda: Ends(self._topic.begin, self._end()))
-
-    async def look(self, offset: int | None) -> TopicProbe:
-        if self._closed:
-            raise TimeoutError("reading was ended")
-
-        def seen() -> TopicProbe:
-            topic, end = self._topic, self._end()
-            if offset is None or offset >= end:
-                return TopicProbe(topic.topic_id, end, None)
-            value = topic.value_at(offset)
-            return TopicProbe(topic.topic_id, end, value, topic.begin if value is None else 0)
-
-        return await self._ask(seen)
-
-    def follow(
-        self,
-        offset: int,
-        on_records: OnRecords,
-        on_error: Callable[[Exception], None],
-        on_doubt: OnDoubt = ignore,
-        has_room: HasRoom = always,
-    ) -> None:
-        self._reading = Reading(
-            self._topic, self._machine, offset, on_records, on_error, on_doubt, has_room
-        )
-        self._topic.follow(self._reading)
-
-    async def read(self, offset: int, limit: int) -> list[Record]:
-        def found() -> list[Record]:
-            topic = self._topic
-            if offset < topic.begin:
-                raise OffsetGoneError(offset, f"the topic begins at {topic.begin}.")
-            last = min(self._end(reads=True), offset + limit)
-            return [Record(at, topic.records[at - topic.begin]) for at in range(offset, last)]
-
-        return await self._ask(found)
-
-    def _end(self, *, reads: bool = False) -> int:
-        return self._topic.end_for(self._machine.name, reads=reads)
-
-    async def close(self) -> None:
-        self._closed = True
-        if self._reading is not None:
-            self._reading.stop()
-
-    async def _ask(self, find: Callable[[], T]) -> T:
-        """Return the leader's answer at the time when the request arrives. Raises TimeoutError, and the
-        errors of ``find``.
-        """
-        return await self._machine.ask_broker(self._topic, find, ANSWER_S)
+    def _disconnect_readers(self) -> None:
+        for reader in [*self.readers]:
+            reader.disconnect(self.name)

@@ -1,4 +1,4 @@
-"""Replacements for time, randomness, threads, Kafka and its log, which production code takes from its
+"""Replacements for time, randomness, threads and Kafka, which production code takes from its
 machine.
 
 Inside ``interposed`` every module of ours gets them from the process that runs.
@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 import aiohttp
 import confluent_kafka
+from confluent_kafka import admin
 from stamina import instrumentation
 from structlog.stdlib import BoundLogger
 
@@ -28,7 +29,7 @@ from stele.metadata_log import writing
 from stele.runtime import follow
 from stele_simulator.kernel import Clock
 from stele_simulator.patching import Patch
-from stele_simulator.processes.kafka import Consumer, Producer
+from stele_simulator.processes.kafka import AdminClient, Consumer, Producer
 from stele_simulator.processes.sqlite import Sqlite
 from stele_simulator.processes.stand_ins import Aiohttp, Shutil
 from stele_simulator.processes.threads import Executor, Threads
@@ -166,6 +167,7 @@ def interposed(current: Current, seed: str) -> Iterator[Patch]:
         id(sqlite3): Sqlite(),
         id(shutil): Shutil(lambda: _machine(current)),
         id(aiohttp): Aiohttp(lambda: _machine(current)),
+        id(admin.AdminClient): lambda given: AdminClient(_machine(current), given),
         id(confluent_kafka.Consumer): lambda given: Consumer(_machine(current), given),
         id(confluent_kafka.Producer): lambda given: Producer(_machine(current), given),
     }

@@ -1,18 +1,31 @@
-"""Kafka's clients as simulated processes have them: the topics beside the log, and consumer groups.
+"""Kafka's clients as simulated processes have them, in place of confluent-kafka's classes."""
 
-Production's readers, writers and elections run with these in place of confluent-kafka's classes. Topics have
-one partition each. A group hands it to one member; who was silent for a session loses it, and learns that late.
-"""
-
-import itertools
+import logging
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
-from confluent_kafka import OFFSET_BEGINNING, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import (
+    OFFSET_BEGINNING,
+    KafkaError,
+    KafkaException,
+    TopicCollection,
+    TopicPartition,
+)
 
-from stele_simulator.kernel import Kernel, Owner, us
-from stele_simulator.network import Network
+from stele_simulator.kernel import us
+from stele_simulator.processes.broker import (
+    BROKER,
+    EPOCHS,
+    FLOWS,
+    FlowTopic,
+    Kafka,
+    Kept,
+    LogTopic,
+    Mine,
+)
 from stele_simulator.processes.threads import Strand
 
 if TYPE_CHECKING:
@@ -20,147 +33,17 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-BROKER: Final = Owner("log")
-FLOWS: Final = "flows"
-"""Target of a block of the topics beside the log."""
 RETRY_S: Final = 0.2
 MAX_FETCH: Final = 500
+MAX_BATCH: Final = 16
+"""Most records of the log in one fetch of a follower: a replay is interrupted by other events."""
 COMMIT_S: Final = 3.0
 """How long a commit of offsets is waited for."""
+FOLLOWS: Final = "log-"
+READS: Final = "read-"
+"""Beginnings of the names of ``KafkaLog``'s threads: the one that follows, and the one of repeated reads."""
 
-OnRecord = Callable[["Machine", str, str, bytes], None]
-"""Sender, topic, key and value."""
 OnPartitions = Callable[["Consumer", list[TopicPartition]], None]
-
-
-class Kept(NamedTuple):
-    key: bytes | None
-    value: bytes
-
-
-class FlowTopic:
-    """The brokers' content of a topic of one partition."""
-
-    def __init__(self) -> None:
-        self.records: list[Kept] = []
-        self.readers: dict[Consumer, None] = {}
-
-
-class Flows:
-    """The brokers' topics beside the log. ``on_sent`` is called when a process sends a record, ``on_record``
-    when the record is stored.
-    """
-
-    def __init__(
-        self, kernel: Kernel, network: Network, on_sent: OnRecord, on_record: OnRecord
-    ) -> None:
-        self.on_sent = on_sent
-        self.kernel = kernel
-        self.network = network
-        self._on_record = on_record
-        self._topics: dict[str, FlowTopic] = {}
-        self._groups: dict[str, Group] = {}
-
-    def topic(self, name: str) -> FlowTopic:
-        return self._topics.setdefault(name, FlowTopic())
-
-    def group(self, name: str) -> "Group":
-        if name not in self._groups:
-            self._groups[name] = Group(self)
-        return self._groups[name]
-
-    def land(self, machine: "Machine", name: str, kept: Kept) -> None:
-        topic = self.topic(name)
-        topic.records.append(kept)
-        self._on_record(machine, name, (kept.key or b"").decode(), kept.value)
-        for reader in [*topic.readers]:
-            reader.fetch_soon(name)
-
-
-# -- groups, as the broker has them
-
-
-class Member:
-    """A member of a group: the newest consumer of its name."""
-
-    def __init__(self, member_id: int, topics: Sequence[str], session_us: int, until_us: int):
-        self.member_id = member_id
-        self.topics = topics
-        self.session_us = session_us
-        self.until_us = until_us
-
-
-class Group:
-    """Assignments of topics. A member keeps its topic while its heartbeats arrive (sticky)."""
-
-    def __init__(self, flows: Flows) -> None:
-        self.offsets: dict[str, int] = {}
-        self._flows = flows
-        self._members: dict[str, Member] = {}
-        self._owners: dict[str, str] = {}
-        self._ids = itertools.count(1)
-        self._shared_until_us = 0
-
-    def share(self, for_us: int) -> None:
-        """For so long each member takes the topics for its own: who had them before is late to learn of it."""
-        kernel = self._flows.kernel
-        self._shared_until_us = kernel.now_us + for_us
-        kernel.at(self._shared_until_us, None, self._end_sharing)
-
-    def _end_sharing(self) -> None:
-        """All but the owners learn that they are no members any more, and join again."""
-        if self._flows.kernel.now_us < self._shared_until_us:
-            return
-        owners = {*self._owners.values()}
-        self._members = {name: each for name, each in self._members.items() if name in owners}
-
-    def join(self, name: str, topics: Sequence[str], session_us: int) -> int:
-        """The member id of the newest consumer under this name. The one before is fenced out."""
-        member_id = next(self._ids)
-        until_us = self._flows.kernel.now_us + session_us
-        self._members[name] = Member(member_id, topics, session_us, until_us)
-        return member_id
-
-    def heard(self, name: str, member_id: int) -> "Mine | int":
-        """Return this member's assignment, or its error."""
-        self._forget_the_silent()
-        member = self._members.get(name)
-        if member is None:
-            return KafkaError.UNKNOWN_MEMBER_ID
-        if member.member_id != member_id:
-            return KafkaError.FENCED_INSTANCE_ID
-        member.until_us = self._flows.kernel.now_us + member.session_us
-        for topic in member.topics:
-            self._owners.setdefault(topic, name)
-        is_shared = self._flows.kernel.now_us < self._shared_until_us
-        mine = (topic for topic in member.topics if is_shared or self._owners[topic] == name)
-        return Mine({topic: self.offsets.get(topic) for topic in mine})
-
-    def commit(self, name: str, member_id: int, offsets: Iterable[TopicPartition]) -> int:
-        """0, or the error that it gets."""
-        member = self._members.get(name)
-        if member is None or member.member_id != member_id:
-            return KafkaError.UNKNOWN_MEMBER_ID
-        for each in offsets:
-            if self._owners.get(each.topic) != name:
-                return KafkaError.ILLEGAL_GENERATION
-            self.offsets[each.topic] = each.offset
-        return 0
-
-    def _forget_the_silent(self) -> None:
-        now_us = self._flows.kernel.now_us
-        for name in [name for name, each in self._members.items() if each.until_us < now_us]:
-            del self._members[name]
-            self._owners = {t: owner for t, owner in self._owners.items() if owner != name}
-
-
-class Mine(NamedTuple):
-    """A member's topics, with the offsets that were committed; None: none ever was."""
-
-    offsets: dict[str, int | None]
-
-
-# -- clients
 
 
 class Message:
@@ -194,37 +77,39 @@ class _Client:
     def __init__(self, machine: "Machine") -> None:
         self._machine = machine
         self._incarnation = machine.incarnation
-        self._flows: Flows = machine.world.flows
-        self._kernel = self._flows.kernel
+        self._kafka: Kafka = machine.world.kafka
+        self._kernel = self._kafka.kernel
 
     @property
     def _lives(self) -> bool:
         return self._machine.alive and self._machine.incarnation == self._incarnation
 
     def _delay_us(self) -> int:
-        network = self._flows.network
+        network = self._kafka.network
         return network.delay_us(network.chance(BROKER.name, self._machine.name))
 
-    def _reaches(self) -> bool:
-        network, name = self._flows.network, self._machine.name
-        return network.reaches(name, BROKER.name) and network.reaches(name, FLOWS)
+    def _reaches(self, block: str = FLOWS) -> bool:
+        network, name = self._kafka.network, self._machine.name
+        return network.reaches(name, BROKER.name) and network.reaches(name, block)
 
-    def _is_reached(self) -> bool:
-        network, name = self._flows.network, self._machine.name
-        return network.reaches(BROKER.name, name) and network.reaches(FLOWS, name)
+    def _is_reached(self, block: str = FLOWS) -> bool:
+        network, name = self._kafka.network, self._machine.name
+        return network.reaches(BROKER.name, name) and network.reaches(block, name)
 
-    def _ask(self, find: Callable[[], T], then: Callable[[T], None]) -> None:
-        """``then`` is called in the process with what the brokers say, or nothing comes."""
+    def _ask(
+        self, find: Callable[[], T | None], then: Callable[[T], None], block: str = FLOWS
+    ) -> None:
+        """Call ``then`` in the process with the brokers' answer, or never. None: no broker answers."""
 
         def arrive() -> None:
             found = find()
-            if self._is_reached() and self._lives:
+            if found is not None and self._is_reached(block) and self._lives:
                 self._kernel.at(self._kernel.now_us + self._delay_us(), self._machine, then, found)
 
-        if self._reaches():
+        if self._reaches(block):
             self._kernel.at(self._kernel.now_us + self._delay_us(), None, arrive)
 
-    def _wait_for(self, find: Callable[[], T], timeout_s: float) -> T:
+    def _wait_for(self, find: Callable[[], T | None], timeout_s: float, block: str = FLOWS) -> T:
         """Raises KafkaException when no answer comes in time."""
         strand, answers = Strand.running, list[T]()
         assert strand is not None, "a call that blocks is made in a thread"
@@ -233,13 +118,40 @@ class _Client:
             answers.append(found)
             strand.wake()
 
-        self._ask(find, answered)
+        self._ask(find, answered, block)
         deadline_us = self._kernel.now_us + us(timeout_s)
         while not answers and self._kernel.now_us < deadline_us:
             strand.wait_until(deadline_us)
         if not answers:
+            self._machine.world.answers.cuts(self._machine.name, self._kernel.now_us)
             raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
         return answers[0]
+
+
+class Described(NamedTuple):
+    topic_id: str
+
+
+class AdminClient(_Client):
+    """As ``confluent_kafka.admin.AdminClient``. A call returns when its futures are done."""
+
+    def __init__(self, machine: "Machine", _: Mapping[str, Any]) -> None:
+        super().__init__(machine)
+
+    def describe_topics(
+        self, topics: TopicCollection, request_timeout: float
+    ) -> dict[str, Future[Described]]:
+        (name,) = topics.topic_names
+        topic, answer = self._kafka.topic(name), Future[Described]()
+        try:
+            found = self._wait_for(lambda: Described(topic.topic_id), request_timeout, topic.block)
+            answer.set_result(found)
+        except KafkaException as error:
+            answer.set_exception(error)
+        return {name: answer}
+
+    def poll(self, timeout: float) -> int:
+        return 0
 
 
 class _Sent(NamedTuple):
@@ -250,7 +162,9 @@ class _Sent(NamedTuple):
 
 
 class Producer(_Client):
-    """As ``confluent_kafka.Producer``: in order, each once, or given up after its time limit."""
+    """As ``confluent_kafka.Producer``: in order, each once, or given up after its time limit. Records of the
+    log have the faults of ``LogTopic`` instead.
+    """
 
     def __init__(self, machine: "Machine", settings: Mapping[str, Any]) -> None:
         super().__init__(machine)
@@ -271,15 +185,24 @@ class Producer(_Client):
         """Raises KafkaException."""
         if len(value) > self._limit_bytes:
             raise KafkaException(KafkaError(KafkaError.MSG_SIZE_TOO_LARGE))
+        if not self._lives:
+            return
+        log = self._kafka.topic(topic)
+        if isinstance(log, LogTopic):
+            self._machine.world.releases.appends(self._machine, value)
+            log.append(self._machine, value)
+            return
         until_us = self._kernel.now_us + self._limit_us
-        self._flows.on_sent(self._machine, topic, (key or b"").decode(), value)
+        self._kafka.on_sent(self._machine, topic, (key or b"").decode(), value)
         self._waiting.append(_Sent(topic, Kept(key, value), until_us, callback))
         if not self._under_way:
             self._send()
 
-    def produce_batch(self, topic: str, messages: Sequence[Mapping[str, Any]]) -> int:
+    def produce_batch(
+        self, topic: str, messages: Sequence[Mapping[str, Any]], partition: int = -1
+    ) -> int:
         for each in messages:
-            self.produce(topic, each["value"], each["key"], each.get("callback"))
+            self.produce(topic, each["value"], each.get("key"), each.get("callback"))
         return len(messages)
 
     def poll(self, timeout: float = 0.0) -> int:
@@ -328,7 +251,7 @@ class Producer(_Client):
 
     def _land(self, batch: list[_Sent]) -> None:
         for sent in batch:
-            self._flows.land(self._machine, sent.topic, sent.kept)
+            self._kafka.land(self._machine, sent.topic, sent.kept)
         if self._lives:
             self._kernel.at(
                 self._kernel.now_us + self._delay_us(), self._machine, self._acknowledged
@@ -368,12 +291,16 @@ class Consumer(_Client):
 
     def __init__(self, machine: "Machine", settings: Mapping[str, Any]) -> None:
         super().__init__(machine)
-        self._group = self._flows.group(settings["group.id"])
+        self._thread = "" if Strand.running is None else Strand.running.name
+        self._on_error: Callable[[KafkaError], None] | None = settings.get("error_cb")
+        self._logger = settings.get("logger")
+        self._group = self._kafka.group(settings["group.id"])
         self._name = str(settings.get("group.instance.id", ""))
         self._session_us = us(float(settings.get("session.timeout.ms", 45_000)) / 1000)
         self._beat_us = us(float(settings.get("heartbeat.interval.ms", 3000)) / 1000)
         self._from_beginning = settings.get("auto.offset.reset") == "earliest"
         self._positions: dict[str, int] = {}
+        self._topic_ids: dict[str, str] = {}
         self._paused: set[str] = set()
         self._fetching: set[str] = set()
         self._queue: deque[Message] = deque()
@@ -391,37 +318,44 @@ class Consumer(_Client):
     def list_topics(self, topic: str, timeout: float) -> ClusterMetadata:
         """Raises KafkaException."""
         return self._wait_for(
-            lambda: ClusterMetadata({topic: TopicMetadata({0: Partition()})}), timeout
+            lambda: ClusterMetadata({topic: TopicMetadata({0: Partition()})}),
+            timeout,
+            self._kafka.topic(topic).block,
         )
 
     def offsets_for_times(
         self, wanted: Sequence[TopicPartition], timeout: float
     ) -> list[TopicPartition]:
-        """Raises KafkaException."""
+        """Return the first offset or the end of one topic. Raises KafkaException."""
+        (asked,) = wanted
+        topic, reads = self._kafka.topic(asked.topic), self._thread.startswith(READS)
 
-        def found() -> list[TopicPartition]:
-            return [
-                TopicPartition(
-                    each.topic,
-                    each.partition,
-                    0
-                    if each.offset == OFFSET_BEGINNING
-                    else len(self._flows.topic(each.topic).records),
-                )
-                for each in wanted
-            ]
+        def found() -> int | None:
+            if asked.offset != OFFSET_BEGINNING:
+                return topic.end_for(self._machine.name, reads=reads)
+            return topic.begin if topic.has_leader else None
 
-        return self._wait_for(found, timeout)
+        offset = self._wait_for(found, timeout, topic.block)
+        return [TopicPartition(asked.topic, asked.partition, offset)]
 
     def assign(self, partitions: Sequence[TopicPartition]) -> None:
-        self._positions = {}
+        self.unassign()
         self.incremental_assign([each for each in partitions if each.partition == 0])
 
     def incremental_assign(self, partitions: Sequence[TopicPartition]) -> None:
         for each in partitions:
+            topic = self._kafka.topic(each.topic)
             self._positions[each.topic] = max(0, each.offset)
-            self._flows.topic(each.topic).readers[self] = None
+            self._topic_ids[each.topic] = topic.topic_id
+            topic.readers[self] = None
             self.fetch_soon(each.topic)
+
+    def unassign(self) -> None:
+        """Drop the fetched records. Errors are still delivered, as librdkafka does."""
+        for name in self._positions:
+            self._kafka.topic(name).readers.pop(self, None)
+        self._positions = {}
+        self._queue = deque(message for message in self._queue if message.error() is not None)
 
     def pause(self, partitions: Sequence[TopicPartition]) -> None:
         self._paused.update(each.topic for each in partitions)
@@ -446,33 +380,75 @@ class Consumer(_Client):
     def close(self) -> None:
         """A member with a name does not leave its group."""
         self._closed = True
-        for name in self._positions:
-            self._flows.topic(name).readers.pop(self, None)
+        self.unassign()
 
     def fetch_soon(self, name: str) -> None:
         if name not in self._fetching and name not in self._paused:
             self._fetching.add(name)
             self._kernel.at(self._kernel.now_us + self._delay_us(), None, self._fetch, name)
 
+    def disconnect(self, name: str) -> None:
+        """The leader of the topic closes the connection. The consumer reports it and connects again."""
+        self._kernel.at(self._kernel.now_us + self._delay_us(), None, self._report_disconnect)
+        self.fetch_soon(name)
+
+    def _report_disconnect(self) -> None:
+        self._call_back(self._on_error, KafkaError(KafkaError._TRANSPORT, "disconnected"))
+
+    def _call_back(self, callback: Callable[..., None] | None, *args: Any) -> None:
+        """Have the thread that polls call this."""
+        if callback is not None and not self._closed and self._lives:
+            self._calls.append(partial(callback, *args))
+            self._wake()
+
     def _fetch(self, name: str) -> None:
         self._fetching.discard(name)
-        topic = self._flows.topic(name)
+        topic = self._kafka.topic(name)
         if self._closed or not self._lives or name not in self._positions:
             topic.readers.pop(self, None)
             return
         if name in self._paused:
             return
-        if not (self._reaches() and self._is_reached()):
+        is_cut = not (self._reaches(topic.block) and self._is_reached(topic.block))
+        if is_cut or self._is_deaf() or not topic.has_leader:
+            if is_cut:
+                self._report_disconnect()
             self._fetching.add(name)
             self._kernel.at(self._kernel.now_us + us(RETRY_S), None, self._fetch, name)
             return
         first = self._positions[name]
-        found = topic.records[first : first + MAX_FETCH]
-        self._positions[name] = first + len(found)
-        self._queue.extend(Message(first + i, *kept) for i, kept in enumerate(found))
-        if found:
+        if topic.topic_id != self._topic_ids[name]:
+            self._find_topic_again(name, topic.topic_id)
+        elif not topic.begin <= first <= topic.high:
+            gone = KafkaError(KafkaError._AUTO_OFFSET_RESET, "Broker: Offset out of range")
+            del self._positions[name]
+            self._queue.append(Message(first, None, b"", gone))
             self._wake()
-            self.fetch_soon(name)
+        else:
+            found = topic.kept(first, first + self._fetch_size(topic))
+            self._positions[name] = first + len(found)
+            self._queue.extend(Message(first + i, *kept) for i, kept in enumerate(found))
+            if found:
+                self._wake()
+                self.fetch_soon(name)
+
+    def _is_deaf(self) -> bool:
+        """Whether fetches of the log are late. Looks and repeated reads have consumers of their own."""
+        network, name = self._kafka.network, self._machine.name
+        return self._thread.startswith(FOLLOWS) and not network.reaches(EPOCHS, name)
+
+    def _fetch_size(self, topic: FlowTopic | LogTopic) -> int:
+        if isinstance(topic, FlowTopic) or self._thread.startswith(READS):
+            return MAX_FETCH
+        return 1 + int(self._kafka.network.chance(BROKER.name, self._machine.name)() * MAX_BATCH)
+
+    def _find_topic_again(self, name: str, topic_id: str) -> None:
+        """Continue at the same offset of another topic with this name. Only a log line reports it."""
+        known, self._topic_ids[name] = self._topic_ids[name], topic_id
+        if self._logger is not None:
+            line = f"Topic {name} changed id from {known} to {topic_id}"
+            self._call_back(self._logger.log, logging.DEBUG, "%s [%s] %s", "METADATA", "", line)
+        self.fetch_soon(name)
 
     def _wake(self) -> None:
         if self._poller is not None:
@@ -533,7 +509,7 @@ class Consumer(_Client):
         member_id = self._member_id
         self._ask(
             lambda: self._group.heard(self._name, member_id),
-            lambda answer: self._answered(member_id, answer),
+            partial(self._answered, member_id),
         )
 
     def _answered(self, member_id: int, answer: Mine | int) -> None:
@@ -555,7 +531,7 @@ class Consumer(_Client):
 
     def _assigned(self, topic: str, answer: Mine) -> None:
         known = answer.offsets[topic]
-        last = 0 if self._from_beginning else len(self._flows.topic(topic).records)
+        last = 0 if self._from_beginning else len(self._kafka.topic(topic).records)
         partitions = [TopicPartition(topic, 0, last if known is None else known)]
         on_assign = self._on["assign"]
         if on_assign is not None:

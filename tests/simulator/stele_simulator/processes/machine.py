@@ -5,7 +5,7 @@ import errno
 from collections.abc import Callable
 from functools import partial
 from random import Random
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Final
 
 from starlette.routing import BaseRoute
 
@@ -14,7 +14,6 @@ from stele.log.archive.container import DamagedFileError
 from stele.runtime.build import Build
 from stele.runtime.settings import ConfigurationError
 from stele_simulator.kernel import Clock, Owner, us
-from stele_simulator.processes.broker import BROKER, Topic
 from stele_simulator.processes.disk import Disk, Plug
 from stele_simulator.processes.event_loop import VirtualLoop
 from stele_simulator.processes.releases import is_new
@@ -22,8 +21,6 @@ from stele_simulator.processes.threads import Strand
 
 if TYPE_CHECKING:
     from stele_simulator.processes.world import World
-
-T = TypeVar("T")
 
 RESTART_S: Final = 2.0
 """Longest until a supervisor starts what ended."""
@@ -245,47 +242,6 @@ class Machine(Owner):
         self._die()
         self.is_refused = isinstance(error, ConfigurationError)
         self.start_later(0.2 + RESTART_S * self.chance.random())
-
-    # -- incoming and outgoing requests --
-
-    def turn(self, call: Callable[..., object], *args: Any) -> None:
-        """Call in its event loop, if it is alive."""
-        if self.alive and self.loop is not None:
-            self.loop.call_soon(call, *args)
-
-    async def ask_broker(self, topic: Topic, find: Callable[[], T], limit_s: float) -> T:
-        """Raises TimeoutError, and what ``find`` raises when the question is there."""
-        network, kernel = self.world.network, self.world.kernel
-        luck = network.chance(BROKER.name, self.name)
-        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-
-        def answer(found: T | None, error: Exception | None) -> None:
-            if future.done():
-                return
-            if error is not None:
-                future.set_exception(error)
-            else:
-                future.set_result(found)  # type: ignore[arg-type]
-
-        def arrive() -> None:
-            if not network.reaches(BROKER.name, self.name):
-                return
-            try:
-                found, error = find(), None
-            except Exception as raised:  # it is the caller's to say what it means
-                found, error = None, raised
-            later = kernel.now_us + network.delay_us(luck)
-            kernel.at(later, self, answer, found, error)
-
-        if network.reaches(self.name, BROKER.name):
-            kernel.at(kernel.now_us + network.delay_us(luck), None, arrive)
-        try:
-            async with asyncio.timeout(limit_s):
-                return await future
-        except TimeoutError:
-            if future.cancelled():  # by the network: nothing came
-                self.world.answers.cuts(self.name, kernel.now_us)
-            raise TimeoutError("no leader answers") from None
 
     def note(self, level: str, text: str, values: dict[str, object]) -> None:
         """A line of its log."""

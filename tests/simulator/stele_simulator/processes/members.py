@@ -42,7 +42,9 @@ from stele.domain.names import NodeState
 from stele.log.archive.archive import Archive
 from stele.log.brokers import Brokers
 from stele.log.commander import Commander
+from stele.log.flows import flow_topic
 from stele.log.follower import Floor
+from stele.log.kafka import KafkaLog
 from stele.metadata_log.founding import nothing_older
 from stele.metadata_log.http import MetadataLogApi
 from stele.metadata_log.settings import MetadataLogSettings
@@ -57,7 +59,6 @@ from stele.runtime.follow import Followed, following_log, run_beside
 from stele.runtime.position import position_route
 from stele.runtime.recent import recent_route
 from stele.runtime.service import Stop
-from stele_simulator.processes.broker import TopicLog
 from stele_simulator.processes.deletions import check_truncation
 from stele_simulator.processes.machine import Machine
 from stele_simulator.processes.routed import rows_of
@@ -71,6 +72,7 @@ CLUSTER: Final = "sim"
 DC: Final = "dc1"
 FOLDER: Final = "/data"
 BROKERS: Final = Brokers("log:9092")
+EPOCHS_TOPIC: Final = flow_topic(CLUSTER, "epochs")
 COMMIT_S: Final = 8.0
 READ: Final = ("/v1/epochs", "/v1/state", "/v1/changes", "/v1/diff")
 """Requests of watches and routers to a metadata-log."""
@@ -95,10 +97,10 @@ class LogMachine(Machine):
         settings = MetadataLogSettings(
             cluster=CLUSTER, instance_id=self.name, catch_up_urls=self.world.replica_urls
         )
-        log, catch_up = TopicLog(self.world.topic, self), self.world.catch_up(self)
+        epochs, past, catch_up = open_log(), open_log(), self.world.catch_up(self)
         async with (
             taking_commands(
-                settings, log, catch_up, nothing_older, self.end, self.build.features
+                settings, epochs, catch_up, nothing_older, self.end, self.build.features, past
             ) as (writer, _),
             announced(
                 "metadata-log", settings, lambda: writer.image, lambda: writer.ready, self.build
@@ -181,7 +183,7 @@ class FollowerMachine(Machine):
 
     @asynccontextmanager
     async def following(self, floor: Floor | None = None) -> AsyncIterator[Followed]:
-        log, catch_up = TopicLog(self.world.topic, self), self.world.catch_up(self)
+        log, catch_up = open_log(), self.world.catch_up(self)
         reading = following_log(log, catch_up, CLUSTER, floor, self.end, self.build.features)
         async with reading as followed:
             self.followed, self.began_at = followed, followed.follower.image.epoch
@@ -422,7 +424,7 @@ class ReplicaMachine(Machine):
         others = world.catch_up(self)
         givers = Givers(others, None, CLUSTER)
         ports = Ports(
-            open_log=lambda: TopicLog(world.topic, self),
+            open_log=open_log,
             is_topic_missing=_it_is_there,
             make_topic=_it_is_there,
             delete=partial(self._delete, archive),
@@ -482,6 +484,11 @@ class ReplicaMachine(Machine):
         check_truncation(world, self, offset)
         world.topic.delete_before(offset)
         world.trace(f"{self.name} deletes the records before offset {offset}")
+
+
+def open_log() -> KafkaLog:
+    """Production's log on the simulated Kafka."""
+    return KafkaLog(BROKERS, EPOCHS_TOPIC)
 
 
 def catch_up_of(world: "World", machine: Machine) -> CatchUp:

@@ -94,15 +94,15 @@ class OldEnds:
         """End the fault: all processes ask the one leader."""
         self._newest = None
 
-    def end_for(self, name: str, end: int, *, reads: bool) -> int:
-        """Return the end that this process gets of a topic with ``end``, by either client."""
+    def end_for(self, name: str, *, reads: bool) -> int | None:
+        """Return the end that an old leader reports to this client; None when the client asks none."""
         old = self._newest
         if old is None or self._world.kernel.now_us >= old.until_us:
-            return end
+            return None
         if name not in (old.reading if reads else old.looking):
-            return end
-        self.told += old.end < end
-        return min(end, old.end)
+            return None
+        self.told += old.end < self._world.topic.high
+        return old.end
 
     def until_us(self, name: str) -> int:
         """Up to when this process asked, or asks, an old leader."""

@@ -63,7 +63,7 @@ class Rivals:
         self.times += 1
         for machine in world.coordinators:
             world.deafness.deafen(machine, seconds)
-        world.flows.group(flow_topic(CLUSTER, "coordinators")).share(us(seconds))
+        world.kafka.group(flow_topic(CLUSTER, "coordinators")).share(us(seconds))
         world.trace(f"each coordinator is elected for {seconds} s")
 
     def leave(self) -> None:

@@ -34,7 +34,6 @@ from stele.router.router import (
 from stele.runtime.http import HttpError, answer_http_error
 from stele.runtime.transport import Transport
 from stele_simulator.messages import KvOp
-from stele_simulator.processes.broker import TopicLog
 from stele_simulator.processes.data import AGAIN_S, KEYSPACE, some_key
 from stele_simulator.processes.machine import Machine
 from stele_simulator.processes.releases import NEWER
@@ -141,13 +140,14 @@ class RouterMachine(Machine):
             await asyncio.gather(*(self._work(router) for _ in range(TASKS)))
 
     def _routing(self) -> AbstractAsyncContextManager[Router]:
-        from stele_simulator.processes.members import CLUSTER
+        from stele_simulator.processes.members import CLUSTER, open_log
 
         world = self.world
         if int(self.name[1:]) % 2:
             return http_router([each.url for each in world.logs], transport=WebTransport(self))
-        open_log, open_catch_up = lambda: TopicLog(world.topic, self), lambda: world.catch_up(self)
-        return log_router(open_log, open_catch_up, CLUSTER, supported=self.build.features)
+        return log_router(
+            open_log, lambda: world.catch_up(self), CLUSTER, supported=self.build.features
+        )
 
     async def _work(self, router: Router) -> None:
         while True:

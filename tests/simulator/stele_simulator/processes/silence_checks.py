@@ -18,8 +18,8 @@ from stele.domain.model.settings import ON_UNRESPONSIVE, UNDO
 from stele.domain.names import RequestKind
 from stele_simulator.asked import DC
 from stele_simulator.kernel import us
+from stele_simulator.processes.broker import BROKER
 from stele_simulator.processes.data import KEYSPACE, TABLE
-from stele_simulator.processes.kafka import BROKER
 from stele_simulator.processes.requester import some_move
 from stele_simulator.processes.silences import (
     ALTER,

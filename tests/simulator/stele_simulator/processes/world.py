@@ -20,7 +20,7 @@ from stele_simulator.processes.agreement import AgreementClient, AgreementWitnes
 from stele_simulator.processes.answers import AnswerWitness
 from stele_simulator.processes.backups import BackupWitness
 from stele_simulator.processes.balancing import BalancerMachine
-from stele_simulator.processes.broker import Topic
+from stele_simulator.processes.broker import Kafka, LogTopic
 from stele_simulator.processes.callers import Caller, Freezer, Mover
 from stele_simulator.processes.changes import ChangeWitness, Consumer
 from stele_simulator.processes.columns import ColumnClient, ColumnWitness, columned
@@ -39,13 +39,13 @@ from stele_simulator.processes.deaf import Deafness
 from stele_simulator.processes.guards import GuardMachine, WorkerMachine
 from stele_simulator.processes.holds import HoldWitness
 from stele_simulator.processes.interposed import Current
-from stele_simulator.processes.kafka import Flows
 from stele_simulator.processes.large import LargeCaller
 from stele_simulator.processes.late import Late
 from stele_simulator.processes.machine import Machine
 from stele_simulator.processes.making import Disaster
 from stele_simulator.processes.members import (
     CLUSTER,
+    EPOCHS_TOPIC,
     CoordinatorMachine,
     EmbeddedMachine,
     LogMachine,
@@ -108,11 +108,15 @@ class World:
         self.witness = Witness(self)
         self.releases = ReleaseWitness(self)
         self.web.on_served = self.witness.recoveries.serves
-        self.topic = Topic(self.kernel, self.network, self._topic_id(), self.witness.durable)
+        self.topic = LogTopic(
+            self.kernel, self.network, EPOCHS_TOPIC, self._topic_id(), self.witness.durable
+        )
         self.segment_limits = SegmentLimits(epochs=scenario.segment_epochs)
         self.logs = [LogMachine(f"w{i + 1}", self) for i in range(scenario.logs)]
         self.replicas = [ReplicaMachine(f"cu{i + 1}", self) for i in range(scenario.replicas)]
-        self.flows = Flows(self.kernel, self.network, self.witness.sent, self.witness.landed)
+        self.kafka = Kafka(
+            self.kernel, self.network, self.topic, self.witness.sent, self.witness.landed
+        )
         self.coordinators = [
             CoordinatorMachine(f"c{i + 1}", self) for i in range(scenario.coordinators)
         ]
