@@ -379,7 +379,8 @@ class ColumnClient(DataClient):
             " refuses",
             f"it refused {name} by version {version} at once",
         )
-        self._goes_forward(request, version, request.data_id)
+        # One node refuses alone, so no later request through another node can find its version.
+        self._check_forward(request, version, request.data_id)
 
     def _document(
         self, request: Request, row: dict[str, Any], headers: Mapping[str, str]
@@ -403,6 +404,11 @@ class ColumnClient(DataClient):
         return routed[0], {c.column_id: _leaf(row.get(c.name)) for c in regular}
 
     def _goes_forward(self, request: Request, version: int, data_id: str) -> None:
+        self._check_forward(request, version, data_id)
+        if data_id == request.data_id:
+            self.world.columns.answered(data_id, request.key, version)
+
+    def _check_forward(self, request: Request, version: int, data_id: str) -> None:
         witness = self.world.columns
         witness.demand(
             version >= request.least,
@@ -418,7 +424,6 @@ class ColumnClient(DataClient):
                 " answered by before",
                 f"it was answered by version {version} through {request.node} at once",
             )
-            witness.answered(data_id, request.key, version)
 
     def _cannot_read_the_log(self, request: Request) -> bool:
         """Return whether the node has tried to read the log for long, or its reader has stopped."""

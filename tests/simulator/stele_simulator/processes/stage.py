@@ -409,6 +409,7 @@ class Stage(World):
             machine.is_off = True
             machine.crash(power=True)
             machine.disk.wipe()
+            self.stores.wiped(machine.name)
         elif what == "crash":
             machine.crash()
             machine.start_later(seconds)

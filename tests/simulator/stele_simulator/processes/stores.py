@@ -37,6 +37,7 @@ from stele.node.replica import LocalReplica
 from stele.node.store import Size, SqliteStore
 from stele.node.streaming import Streamer
 from stele.node.wire import Answer, AnyOp, Compare, Scan
+from stele_simulator.kernel import us
 from stele_simulator.patching import Patch
 from stele_simulator.processes.changes import is_captured
 from stele_simulator.processes.columns import REGISTERS
@@ -52,6 +53,8 @@ if TYPE_CHECKING:
 
 FENCED: Final = "I6"
 ON_DISK: Final = "I14"
+REQUEST_S: Final = 5.0
+"""Longest time that a node waits for replicas."""
 FRESH: Final = "quorum requests are linearizable"
 CLEAN: Final = "cleanup is complete"
 OWN: Final = "nobody deletes what is its own"
@@ -97,8 +100,14 @@ class StoreWitness:
         """Requests of a version below the fence that were refused for it."""
         self._world = world
         self._acknowledged: dict[Key, Acknowledged] = {}
+        self._wiped_us: dict[str, int] = {}
+        """By node: the time at which its disk was thrown away."""
         self._copies: dict[str, tuple[bytes, real.Connection]] = {}
         """Opened disks of nodes that do not run."""
+
+    def wiped(self, node_id: str) -> None:
+        """Note that a node has lost its disk, with rows of requests that are not answered yet."""
+        self._wiped_us[node_id] = self._world.kernel.now_us
 
     # -- replicas --
 
@@ -216,11 +225,13 @@ class StoreWitness:
         token = token_of(key)
         rows = [*self._rows(image, data_id, token, epoch)]
         there = {node.node_id: node for node in self._world.nodes}
-        if any(node_id not in there for row in rows for node_id in row.writes):
+        writes = {node_id for row in rows for node_id in row.writes}
+        since_us = self._world.kernel.now_us - us(REQUEST_S)
+        if any(n not in there or self._wiped_us.get(n, -1) >= since_us for n in writes):
             return  # its disk was thrown away meanwhile
         having = {
             node_id
-            for node_id in {node_id for row in rows for node_id in row.writes}
+            for node_id in writes
             if self.newest(there[node_id], data_id, token, key) >= timestamp
         }
         self.checks += 1
