@@ -1,6 +1,14 @@
 """Nodes whose tablets have no possible target: their requests end with the reason."""
 
-from stele.domain.commands import CreateKeyspace, CreateTable, Leave, MoveTablets, Remove
+from stele.domain.commands import (
+    CreateKeyspace,
+    CreateTable,
+    Exclude,
+    Leave,
+    MoveTablets,
+    Remove,
+    Replace,
+)
 from stele.domain.model.operations import TabletMove
 from stele.domain.names import RequestStatus, TransitionState, WaitKind
 from stele.runtime.answers.plans import PlanVerdict
@@ -86,6 +94,42 @@ def test_plan_fails_for_a_removal_without_targets_for_its_tablets() -> None:
     assert found.verdict is PlanVerdict.FAILS
     assert found.failure is not None and "4 tablets of 'b1'" in found.failure.message
     assert "or replace the node" not in found.failure.message
+
+
+def test_plan_of_an_excluded_node_names_writes_that_only_it_has() -> None:
+    world = empty_cluster()
+    world.add("a1 b1 c1")
+    world.run()
+    keyspace = CreateKeyspace("music", {"dc1": 1}, tablets=True, initial_tablets=4)
+    assert world.apply(keyspace) is None
+    assert world.apply(CreateTable("music.songs")) is None
+    world.crash("c1")
+    world.pass_s(DOWN_S)
+    assert world.apply(Exclude(("c1",), force=True)) is None
+    world.pass_s(DOWN_S)
+    assert world.image.membership.excluded() == {"c1"}
+    world.balances = True
+    found = planned(world, Remove(node_id="c1"))
+    assert found.verdict is PlanVerdict.FAILS and found.failure is not None
+    assert "only dead nodes have, c1" in found.failure.message
+    assert world.apply(Remove(node_id="c1"), "remove") is None
+    world.until(lambda: status_of(world, "remove") is RequestStatus.CANCELLED, "it is told", 30)
+    assert found.failure.message[1:-1] in error_of(world, "remove")
+    replacement = Replace(
+        node_id="c2",
+        replaced_id="c1",
+        cluster="demo",
+        address="http://c2",
+        dc="dc1",
+        rack="c",
+        host_id="host-c2",
+    )
+    forced = Remove(node_id="c1", force=True)
+    for command, verdict in ((forced, PlanVerdict.WAITS), (replacement, PlanVerdict.STARTS)):
+        found = planned(world, command)
+        (concern,) = found.plan.concerns
+        assert found.verdict is verdict and concern.code == "data_may_be_lost"
+        assert "of music.songs may have acknowledged writes that only c1 has" in concern.message
 
 
 def test_removal_without_targets_is_cancelled_while_other_tablets_move() -> None:

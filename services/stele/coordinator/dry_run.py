@@ -29,7 +29,7 @@ from stele.domain.model.operations import TabletMove
 from stele.domain.model.requests import RejectRequest, RequestChanged
 from stele.domain.model.settings import stream_limit_bytes_per_s
 from stele.domain.model.topology import Advance, ExcludeDead, ServeRequest
-from stele.domain.names import ASIDE, NodeState, RequestStatus, WaitKind
+from stele.domain.names import ASIDE, JOINING, NodeState, RequestStatus, WaitKind
 from stele.domain.preflight import (
     Asked,
     Gain,
@@ -96,11 +96,11 @@ def _with_tablets(judged: PlanAnswer, seen: Observed, limits: Limits) -> PlanAns
     nodes that are up count. Full disks are visible to the balancer alone, which waits for room.
     """
     image, plan = seen.image, judged.plan
-    members, nodes = image.membership.normal(), image.membership.nodes
     ids = {r.request_id for r in plan.requests() if r.removes_node}
     leaving = {r.node_id for r in plan.requests() if r.removes_node}
     leaving |= {r.replaced_id for r in plan.requests() if r.replaced_id}
-    new = {r.node_id for r in plan.requests() if r.node_id in nodes.keys() - members.keys()}
+    subjects = filter(None, (image.node(request.node_id) for request in plan.requests()))
+    new = {node.node_id for node in subjects if node.state in JOINING}
     if not leaving | new:
         return judged
     for request_id in sorted(r.request_id for r in plan.requests() if plan.excludes):

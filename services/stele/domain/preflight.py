@@ -87,13 +87,18 @@ def _concerns(
         )
 
 
-def exclusion_concerns(image: Image, dead: Sequence[str]) -> tuple[Concern, ...]:
-    """Return warnings for ranges that a forced exclusion leaves without a quorum or without some
-    writes.
+def exclusion_concerns(
+    image: Image, requests: Sequence[Request], excludes: Sequence[str]
+) -> tuple[Concern, ...]:
+    """Return warnings for ranges that the requests leave without a quorum or without some writes.
+
+    ``excludes`` are the nodes that they declare dead. A node that they remove or replace may have
+    been excluded before, and its tablets may still have writes that no live node has.
     """
-    chosen, excluded = frozenset(dead), image.membership.excluded() | frozenset(dead)
-    lost = losses(image, chosen)
-    short = short_of_quorum(image, excluded) if dead else ()
+    chosen, excluded = frozenset(excludes), image.membership.excluded() | frozenset(excludes)
+    gone = {request.replaced_id or request.node_id for request in requests}
+    lost = losses(image, chosen | (gone & declared_dead(requests)))
+    short = short_of_quorum(image, excluded) if excludes else ()
     names = {each.placement for each in lost}
     return (
         *(
@@ -267,7 +272,7 @@ def preflight(before: Image, pending: Asked) -> Preflight:
         return msgspec.structs.replace(found, has_plan=False, refusal=lost)
     if planned is None:
         foreseen = OPERATIONS[request.kind].foreseen(image, request)
-        concerns = exclusion_concerns(image, found.excludes)
+        concerns = exclusion_concerns(image, pending.requests, found.excludes)
         return msgspec.structs.replace(found, foreseen=foreseen, concerns=concerns)
     if planned.transition is None:
         return msgspec.structs.replace(found, has_plan=False, refusal=planned.refusal)
@@ -298,7 +303,11 @@ def _described(
         placements=tuple(_placement(image, found.request, name, plan) for name, plan in plans),
         concerns=(
             *concerns_of(image, transition, found.requests(), dead),
-            *(c for c in exclusion_concerns(image, found.excludes) if c.placement not in shown),
+            *(
+                concern
+                for concern in exclusion_concerns(image, found.requests(), found.excludes)
+                if concern.placement not in shown
+            ),
         ),
         refusal=refusal,
     )
