@@ -353,7 +353,7 @@ class RestoreCheck(msgspec.Struct, frozen=True):
         if self.by_many:
             return "each tablet has as many replicas as before, which need not be the same ones"
         if not self.ranges:
-            return "no range had changed its replicas"
+            return "no range has other replicas than before"
         if self.differing:
             of = counted(self.ranges, "range is", "ranges are")
             return f"{len(self.differing)} of {of} not as before it began"
@@ -371,12 +371,30 @@ def restored(client: Client, request: Request) -> RestoreCheck:
     if request.replication and not planned:
         return RestoreCheck(request.finished_epoch, 0, (), by_many=True)
     reading = StateReading(client, request.finished_epoch)
-    differing = tuple(
-        row
-        for name, rows in planned.items()
-        for row in differing_rows(rows, [r for p in reading.placement(name, PAGE) for r in p.rows])
-    )
-    return RestoreCheck(request.finished_epoch, sum(map(len, planned.values())), differing)
+    ranges, differing = 0, list[PlannedRow]()
+    for name, rows in planned.items():
+        at_end = _rows_at_end(reading, request, name)
+        if at_end:
+            ranges += len(rows)
+            differing += differing_rows(rows, at_end)
+    return RestoreCheck(request.finished_epoch, ranges, tuple(differing))
+
+
+def _rows_at_end(reading: StateReading, request: Request, name: str) -> list[RangeReplicas]:
+    """Return the rows of a planned placement at the end of its request.
+
+    Return none if its keyspaces or table were dropped meanwhile.
+    """
+    # A change of replication plans in a separate placement, which its keyspace then leaves.
+    if name == request.request_id:
+        own = (k for k in reading.keyspaces() if k.keyspace_id == request.keyspace_id)
+        name = next(own).placement
+    try:
+        return [row for page in reading.placement(name, PAGE) for row in page.rows]
+    except CliError as error:
+        if error.code != "unknown_placement":
+            raise
+        return []
 
 
 def differing_rows(
