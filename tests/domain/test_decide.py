@@ -181,6 +181,8 @@ def test_hint_names_the_request_to_cancel_after_a_lost_directory() -> None:
     assert refused is not None
     assert refused.code == "host_id_mismatch"
     assert "`stele cancel join-n9`" in refused.hint
+    # The cancel is refused once reads have moved.
+    assert "`stele exclude n9`" in refused.hint
 
 
 def test_data_directory_of_a_left_node_cannot_be_used_by_another_node() -> None:

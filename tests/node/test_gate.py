@@ -155,9 +155,7 @@ async def test_node_with_a_new_disk_is_refused_under_its_old_name(
     """The disk was replaced under the same node id. Acknowledged data would be missing."""
     wiped = boot(tmp_path / "new disk", "n9", "demo")
     start = Start(wiped, record_count(world), world)
-    with pytest.raises(
-        NotThisReplica, match=r"host_id_mismatch: .* put its own data directory back"
-    ):
+    with pytest.raises(NotThisReplica, match=r"host_id_mismatch: .* Restore its data directory"):
         await start.admit()
     assert not start.gate.is_open
     assert wiped.identity.admitted_by == ""
@@ -173,7 +171,7 @@ async def test_wait_for_admission_ends_when_another_host_gets_the_name(
     await until(lambda: start.code() == "not_admitted", "the log's end")
     world.apply(msgspec.structs.replace(join(8), host_id="another"))
     start.read_on()
-    with pytest.raises(NotThisReplica, match="node 'n8' is host another in the log"):
+    with pytest.raises(NotThisReplica, match="Node 'n8' is host another, not"):
         await asyncio.wait_for(admitting, 60)
     assert not start.gate.is_open
 

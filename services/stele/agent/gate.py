@@ -23,9 +23,8 @@ from stele.agent.identity import AcceptedLoss, Acknowledged, DataDirectory, Iden
 from stele.domain.evolve import Delta
 from stele.domain.image import Image
 from stele.domain.model.cluster import Standing, incarnation, standing
-from stele.domain.model.membership import may_take
-from stele.domain.names import JOINING
 from stele.domain.overrides import awaits_state
+from stele.domain.rules.membership import check_host
 from stele.log.clocks import Lasting
 from stele.log.errors import OtherHistoryError
 from stele.log.follower import Floor, LogFollower
@@ -341,16 +340,10 @@ class Gate:
         """
         identity = self._directory.identity
         row = image.node(identity.node_id)
-        if row is not None and not may_take(row.host_id, identity.host_id, self._claims):
-            what_to_do = (
-                f"cancel the old one's request (`stele cancel {row.request_id}`)"
-                if row.state in JOINING
-                else "remove or replace the old one"
-            )
+        refused = None if row is None else check_host(row, identity.host_id, self._claims)
+        if refused is not None:
             raise NotThisReplica(
-                f"host_id_mismatch: node '{identity.node_id}' is host {row.host_id or '(none)'} in the log,"
-                f" {self._directory.folder} is host {identity.host_id}: this is not the replica that the"
-                f" cluster knows: put its own data directory back, or give the node a new name and {what_to_do}"
+                f"{refused.code}: {self._directory.folder}: {refused.message} {refused.hint}"
             )
         if row is None and identity.admitted_by and not awaits_state(image):
             raise NotThisReplica(

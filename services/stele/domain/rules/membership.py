@@ -94,7 +94,8 @@ def check_host(node: Node, host_id: str, claims: str = "") -> Rejection | None:
     if node.state in JOINING:
         hint = (
             "Restore its data directory, or give the node a new name and cancel the old one's request:"
-            f" `stele cancel {node.request_id}`."
+            f" `stele cancel {node.request_id}`. If that is past its point of no return, exclude the"
+            f" old one instead: `stele exclude {node.node_id}`."
         )
     return Rejection(
         "host_id_mismatch",

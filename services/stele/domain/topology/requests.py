@@ -63,9 +63,8 @@ def mark(context: Context, request: Request, why: str, *, cancelled: bool) -> De
             "past_point_of_no_return",
             f"Request {request.request_id} is in '{transition.state}' and cannot be undone"
             f"{': it is being rolled back already' if transition.mark else ''}.",
-            "Let it finish; a node that has joined can leave afterwards."
-            if transition.subjects
-            else "Let it finish; nodes that are dead for good can be excluded.",
+            "Let it finish; a node that has joined can leave afterwards, and nodes that are dead for"
+            " good can be excluded.",
             {"transition_state": transition.state},
         )
     return changed, TransitionMarked(transition.transition_id, text, (request.request_id,))
