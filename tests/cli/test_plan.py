@@ -8,7 +8,15 @@ import pytest
 from stele.cli.commands.plan import COMMANDS
 from stele.coordinator.dry_run import dry_run, with_sizes
 from stele.coordinator.model import Observed
-from stele.domain.commands import AnyCommand, Leave, MoveTablets, Remove, SetSetting
+from stele.domain.commands import (
+    AnyCommand,
+    CreateKeyspace,
+    Leave,
+    MoveTablets,
+    Remove,
+    Replace,
+    SetSetting,
+)
 from stele.domain.model.operations import KeyspaceRfChange, ResizeTable, TabletMove
 from stele.domain.model.settings import MIB
 from stele.domain.names import WaitKind
@@ -198,6 +206,34 @@ def test_plan_shows_only_long_waits_as_a_delay(
     assert ran.out.splitlines()[0] == first
     assert ("could delay it: " in ran.out) == bool(delay)
     assert delay in ran.out
+
+
+def test_forced_replacement_is_shown_with_both_nodes_and_each_source_once(
+    server: Server, stele: Stele
+) -> None:
+    """Ranges with one replica have no source: their writes are given up."""
+    world = three_nodes(rf=1)
+    for rf in (2, 3):
+        assert world.apply(CreateKeyspace(f"of{rf}", {"dc1": rf})) is None
+    world.crash("c1")
+    command = Replace(
+        node_id="c2",
+        replaced_id="c1",
+        cluster="demo",
+        address="http://c2",
+        dc="dc1",
+        rack="c",
+        host_id="host-c2",
+        force=True,
+    )
+    found = answer_of(world, command, {}, None)
+    assert {gain.sources for gain in found.plan.gains} >= {(), ("a1",), ("b1",)}
+    server.answer("GET", "/v1/node", IDENTITY)
+    server.answer("POST", "/v1/plan", found)
+    ran = stele("plan", "replace", "c1", server.url, "--force")
+    assert "replace c1 by c2" in ran.out.splitlines()[0]
+    moves = next(line for line in ran.out.splitlines() if line.startswith("c2 "))
+    assert moves.split()[2:5] == ["a1,", "b1", "unknown"]
 
 
 def test_several_removals_are_planned_as_one(server: Server, stele: Stele) -> None:

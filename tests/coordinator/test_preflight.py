@@ -272,6 +272,16 @@ def test_forced_removal_reports_the_share_that_may_be_lost() -> None:
     assert plan.excludes == ("a1",)
 
 
+def test_removal_reports_ranges_without_a_quorum_until_its_end() -> None:
+    world = three_nodes(rf=2)
+    plan = planned(world.image, Remove(node_id="a1"))
+    (placement,) = plan.placements
+    (concern,) = (c for c in plan.concerns if c.code == "no_quorum")
+    assert concern.placement == placement.placement
+    assert concern.share == placement.nodes["a1"].before > 0
+    assert "cannot be read or written at quorum until a1 is replaced or removed" in concern.message
+
+
 def test_plan_during_a_transition_names_the_blocking_request() -> None:
     world = three_nodes()
     world.add("a2")

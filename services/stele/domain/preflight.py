@@ -306,7 +306,8 @@ def _described(
             *(
                 concern
                 for concern in exclusion_concerns(image, found.requests(), found.excludes)
-                if concern.placement not in shown
+                # Changing rows name the writes that they give up themselves.
+                if concern.placement not in shown or concern.code != "data_may_be_lost"
             ),
         ),
         refusal=refusal,

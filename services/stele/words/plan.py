@@ -50,7 +50,12 @@ def plan_parts(found: PlanAnswer, names: Mapping[str, str]) -> Iterator[Renderab
 def _verdict(found: PlanAnswer, names: Mapping[str, str]) -> Text:
     """Return the first line: the operation, and whether it can be done."""
     plan = found.plan
-    nodes = tuple(r.node_id for r in plan.requests() if r.node_id) or plan.request.dead_nodes
+    nodes = tuple(
+        f"{r.replaced_id} by {r.node_id}" if r.replaced_id else r.node_id
+        for r in plan.requests()
+        if r.node_id
+    )
+    nodes = nodes or plan.request.dead_nodes
     about = f"{_command(plan)} {joined(nodes)}" if nodes else what(plan.request, names)
     if found.verdict is PlanVerdict.FAILS:
         return Text(f"not feasible: {about} would fail: {_words(found.failure)}", style="red")
@@ -202,19 +207,25 @@ def _streams(found: PlanAnswer) -> Table:
             stream.node_id,
             *(str(ranges),) * with_ranges,
             *(str(tablets),) * with_tablets,
-            "; ".join(sorted({_sources(gain) for gain in own})),
+            _sources(own),
             _bytes(stream.size_bytes),
             _time(stream.duration_s, found),
         )
     return shown
 
 
-def _sources(gain: Gain) -> str:
-    """Return the nodes to pull from: ``n1``, ``n1, n2``, ``one of n1, n2``, ``2 of n1, n2, n3``."""
-    names = ", ".join(gain.sources)
-    if gain.needed >= len(gain.sources):
-        return names
-    return f"{'one' if gain.needed == 1 else gain.needed} of {names}"
+def _sources(gains: list[Gain]) -> str:
+    """Return the nodes to pull from: ``n1, n2``, ``one of n1, n2``, ``n4; 2 of n1, n2, n3``.
+
+    A forced operation may have no source for ranges whose writes are given up.
+    """
+    whole = {n for gain in gains if gain.needed >= len(gain.sources) for n in gain.sources}
+    parts = {
+        f"{'one' if gain.needed == 1 else gain.needed} of {', '.join(sorted(gain.sources))}"
+        for gain in gains
+        if gain.needed < len(gain.sources)
+    }
+    return "; ".join(filter(None, (", ".join(sorted(whole)), *sorted(parts)))) or "none"
 
 
 def _total(found: PlanAnswer) -> str:
