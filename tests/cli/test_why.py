@@ -175,6 +175,16 @@ def test_why_when_idle_lists_members_that_are_down(server: Server, stele: Stele)
     assert "n1 (last heard 40.0 s ago) is down" in stele("why").out, "nothing waits for n2"
 
 
+def test_why_does_not_call_a_returning_node_down(server: Server, stele: Stele) -> None:
+    cluster(server)
+    server.answer("GET", "/v1/progress", IDLE)
+    row = {**LIVENESS[0], "liveness": "down", "silent_for_s": 0.5, "returning": True}
+    server.answer("GET", "/guard/v1/nodes", [row])
+    assert stele("why").out.splitlines()[1:] == [
+        "  back, and up once the heartbeats are steady: n1"
+    ]
+
+
 def test_why_shows_that_no_node_can_take_the_tablets_of_a_removed_node(
     server: Server, stele: Stele
 ) -> None:

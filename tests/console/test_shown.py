@@ -163,6 +163,9 @@ def test_worst_alerts_come_first_with_hints() -> None:
     found = alerts(image, "", processes, [down], IDLE, RangeHealth())
     assert any("stele exclude n2" in alert.do for alert in found)
     assert any("blue" in alert.text for alert in found)
+    back = NodeLiveness("n2", Liveness.DOWN, silent_for_s=0.5, returning=True)
+    found = alerts(image, "", [], [back], IDLE, RangeHealth())
+    assert [alert.do for alert in found] == ["Wait."], "it needs no start"
     assert alerts(image, "", [], [], IDLE, RangeHealth()) == ()
     assert "No coordinator" in alerts(image, "", [], [], None, RangeHealth())[0].text
 

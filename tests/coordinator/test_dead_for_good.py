@@ -325,6 +325,19 @@ def test_excluded_node_cannot_leave_or_be_excluded_again() -> None:
     assert again is not None and again.code == "nobody_to_exclude"
 
 
+def test_refusal_does_not_advise_to_start_an_excluded_node() -> None:
+    world = with_dead(1, "b1")
+    assert world.apply(Exclude(("b1",), force=True), "exclude") is None
+    assert ended(world, "exclude") is RequestStatus.DONE
+    assert world.replace("b9", "b1") is None
+    assert ended(world, "replace-b9") is RequestStatus.FAILED
+    assert error_of(world, "replace-b9").endswith(
+        "only b1 has. Start a new node with STELE_JOIN=no and use `stele replace b1 URL --force`:"
+        " these writes are then given up."
+    )
+    assert ended(world, remove(world, "b1")) is RequestStatus.FAILED
+
+
 def test_removed_node_is_not_marked_for_cleanup() -> None:
     """The node lost ranges while it was excluded, and so was marked for cleanup."""
     world = with_dead(3, "b1")

@@ -185,6 +185,20 @@ def test_rejection_advises_no_exclusion_that_could_lose_writes(rf: int, advised:
     assert (f"`stele exclude {dead}`" in error_of(world, "move")) is advised
 
 
+def test_move_to_an_excluded_node_is_rejected_without_a_wait() -> None:
+    world = with_table("a1 b1 c1 d1", 1, rf=3)
+    (row,) = tablets(world)
+    (target,) = {"a1", "b1", "c1", "d1"} - {*row.reads}
+    move = TabletMove(table=TABLE, tablet=0, from_node=row.reads[0], to_node=target)
+    world.crash(target)
+    world.pass_s(10)
+    assert world.apply(MoveTablets((move,)), "move") is None
+    assert world.apply(Exclude((target,)), "exclude") is None
+    world.until(lambda: status_of(world, "exclude") is RequestStatus.DONE, "the exclusion", 10)
+    world.until(lambda: status_of(world, "move") is RequestStatus.FAILED, "the rejection", 5)
+    assert f"Dead nodes: {target}. Excluded nodes" in error_of(world, "move")
+
+
 def test_exclusion_counts_the_old_replica_after_reads_have_moved() -> None:
     """The second exclusion would roll the migration back, and the third one prevents that."""
     world, source, target = migrating(3, STATE.WRITE_BOTH_READ_NEW)

@@ -42,11 +42,16 @@ def test_silence_beyond_the_timeout_takes_a_node_down() -> None:
 
 
 def test_steady_heartbeats_bring_a_node_back_but_a_single_one_does_not() -> None:
-    tracker = reading(started().seen("n1", 0.0), 0.0, 10.0).seen("n1", 10.0)
+    tracker = reading(started().seen("n1", 0.0), 0.0, 10.0)
+    assert not tracker.is_returning("n1", 10.0)
+    tracker = tracker.seen("n1", 10.0)
     assert tracker.liveness("n1", 10.0) is DOWN
     tracker = tracker.seen("n1", 11.0).seen("n1", 12.0)
     assert tracker.liveness("n1", 12.0) is DOWN
-    assert tracker.seen("n1", 12.5).liveness("n1", 12.5) is UP
+    assert tracker.is_returning("n1", 12.0)
+    tracker = tracker.seen("n1", 12.5)
+    assert tracker.liveness("n1", 12.5) is UP
+    assert not tracker.is_returning("n1", 12.5)
 
 
 def test_gap_restarts_the_return_of_a_node() -> None:

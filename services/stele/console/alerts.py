@@ -201,6 +201,10 @@ def _of_nodes(image: Image, liveness: Iterable[NodeLiveness]) -> Iterator[Alert]
         node = image.membership.nodes.get(row.node_id)
         if _is_down(row) and (node is None or not node.excluded):
             lost = () if node is None else losses(image, {row.node_id})
+            if row.returning:
+                text = f"Node {row.node_id} is back, and up once its heartbeats are steady."
+                yield Alert("warning", text, "Wait.", {"view": "nodes", "node": row.node_id})
+                continue
             do = "Start it, if it is not starting already."
             if (row.silent_for_s or 0.0) > DEAD_AFTER_S:
                 do = f"Start it; or, if it is dead, `stele exclude {row.node_id}`, then replace or remove it."

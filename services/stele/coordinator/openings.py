@@ -258,8 +258,8 @@ def startable(
 
     Requests that outlast silence wait without a limit, as do operations on nodes in any case: a
     rejected node could not join again, and tablets that a leaving node has moved away would return
-    to it. They end once a needed node is excluded, because it never returns. Other requests are
-    rejected once a node is dead.
+    to it. Other requests are rejected once a node is dead. No request waits for an excluded node or
+    one that has left, because it never returns.
     """
     given_up |= declared_dead(group)
     operation, ids = OPERATIONS[group[0].kind], _ids(group)
@@ -269,10 +269,8 @@ def startable(
     if not down:
         return Check(True, [TimerStop(i) for i in ids])
     silent, patience, timers = [b.node_id for b in down], None, list[TimerStart]()
-    if operation.is_of_nodes or context.outlasts_silence(operation.kind):
-        excluded = context.image.membership.excluded()
-        dead = [node_id for node_id in silent if node_id in excluded]
-    else:
+    dead = gone = [node_id for node_id in silent if _is_gone(context.image, node_id)]
+    if not (gone or operation.is_of_nodes or context.outlasts_silence(operation.kind)):
         timers = [TimerStart(i) for i in ids]
         since_s = min(context.timer_since_s(i) for i in ids)
         dead, patience = context.dead(silent, since_s), context.patience_with_dead(since_s)
@@ -280,15 +278,25 @@ def startable(
         what = f"dead nodes, to start {group[0].kind}"
         return failed(*timers, Wait(WaitKind.MEMBERS, what, down, ids, patience))
     names, lost = " ".join(dead), losses(context.image, {*dead})
-    advice = (
-        f"Start them: {described(context.image, lost)} may have acknowledged writes that no"
-        " other live node has."
-        if lost
-        else f"Start them; or if they are dead for good, `stele exclude {names}`,"
-        f" `stele remove {names}`, or replace them."
-    )
+    if gone:
+        advice = "Excluded nodes and nodes that have left never return: ask again for other nodes."
+    elif lost:
+        advice = (
+            f"Start them: {described(context.image, lost)} may have acknowledged writes that no"
+            " other live node has."
+        )
+    else:
+        advice = (
+            f"Start them; or if they are dead for good, `stele exclude {names}`,"
+            f" `stele remove {names}`, or replace them."
+        )
     refusal = Rejection("dead_nodes", f"Canceled. Dead nodes: {', '.join(dead)}.", advice)
     return failed(*timers, *reject(context, ids, refusal))
+
+
+def _is_gone(image: Image, node_id: str) -> bool:
+    node = image.node(node_id)
+    return node is None or node.excluded or node.state is NodeState.LEFT
 
 
 def _unprepared(context: StepContext, group: list[Request]) -> Wait | None:

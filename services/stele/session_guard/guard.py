@@ -97,6 +97,11 @@ class LivenessTracker(msgspec.Struct, frozen=True):
             return Liveness.DOWN
         return Liveness.UP if now_s - known.last_s <= self.timeout_s else Liveness.UNKNOWN
 
+    def is_returning(self, node_id: str, now_s: float) -> bool:
+        """Return whether a node that was down sends heartbeats again, but not yet steadily."""
+        known = self.by_node.get(node_id)
+        return known is not None and known.down and now_s - known.last_s <= self.timeout_s
+
     def _with(self, node_id: str, last_seen: LastSeen) -> LivenessTracker:
         return msgspec.structs.replace(self, by_node=self.by_node.set(node_id, last_seen))
 
@@ -123,6 +128,7 @@ def _one(
         lag=max(0, image.epoch - seen.ack.epoch),
         version=seen.ack.version,
         silent_for_s=now_s - seen.at_s,
+        returning=tracker.is_returning(node_id, now_s),
     )
 
 

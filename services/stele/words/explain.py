@@ -459,11 +459,15 @@ def _down(nodes: list[NodeLiveness]) -> Iterator[Line]:
 
     A node without any heartbeat may be starting.
     """
-    names = [f"{n.node_id} ({last_heard(n.silent_for_s)})" for n in nodes if n.silent_for_s]
+    silent = [n for n in nodes if n.silent_for_s and not n.returning]
+    names = [f"{n.node_id} ({last_heard(n.silent_for_s)})" for n in silent]
     if names:
         one, them = ("is", "it") if len(names) == 1 else ("are", "them")
         text = f"{', '.join(names)} {one} down: operations that need {them} will wait"
         yield f"  {text}; `stele nodes` shows more", "yellow"
+    back = [node.node_id for node in nodes if node.returning]
+    if back:
+        yield f"  back, and up once the heartbeats are steady: {', '.join(back)}", "yellow"
     new = [node.node_id for node in nodes if node.silent_for_s is None]
     if new:
         yield f"  no heartbeat yet, perhaps starting: {', '.join(new)}", "yellow"

@@ -25,7 +25,7 @@ from stele.domain.image import Image
 from stele.domain.messages import Order
 from stele.domain.model.requests import Request
 from stele.domain.model.transitions import Transition
-from stele.domain.names import TABLET_MAP
+from stele.domain.names import TABLET_MAP, RequestKind
 from stele.domain.ring.columns import PAD
 from stele.domain.ring.placement import WRITES, Placement, Which, apply, ends_of, rows_of, text_of
 from stele.domain.ring.quorum import blocking, quorum_of
@@ -123,11 +123,29 @@ def check_loss(image: Image, request: Request, dead: Set[str]) -> Rejection | No
         return None
     excluded = image.membership.excluded() | dead
     names = sorted(frozenset[str]().union(*(each.dead(excluded) for each in lost)))
+    count = sum(len(each.rows) for each in lost)
+    return data_would_be_lost(image, request, described(image, lost), count, names)
+
+
+def data_would_be_lost(
+    image: Image, request: Request, ranges: str, count: int, dead: Sequence[str]
+) -> Rejection:
+    """Return the refusal to give up writes, with the nodes to start and the way to use force.
+
+    ``ranges`` are ``count`` ranges in words.
+    """
+    startable = [name for name in dead if name not in image.membership.excluded()]
+    how = "ask again with force"
+    if request.kind is RequestKind.REPLACE:  # STELE_REPLACE_NODE has no force
+        command = f"`stele replace {request.replaced_id} URL --force`"
+        how = f"start a new node with STELE_JOIN=no and use {command}"
+    start = f"Start {' or '.join(startable)}, or {how}"
+    how = start if startable else f"{how[0].upper()}{how[1:]}"
     return Rejection(
         "data_would_be_lost",
-        f"{described(image, lost)} may have acknowledged writes that only {only_have(names)}.",
-        f"Start {' or '.join(names)}, or ask again with force: these writes are then given up.",
-        {"ranges": str(sum(len(each.rows) for each in lost)), "dead": ", ".join(names)},
+        f"{ranges} may have acknowledged writes that only {only_have(dead)}.",
+        f"{how}: these writes are then given up.",
+        {"ranges": str(count), "dead": ", ".join(dead)},
     )
 
 

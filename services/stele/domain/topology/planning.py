@@ -33,7 +33,7 @@ from stele.domain.ring.transition import (
     prepare,
 )
 from stele.domain.rules.ring import Ring, ring_now
-from stele.domain.topology.live_copies import only_have
+from stele.domain.topology.live_copies import data_would_be_lost
 from stele.domain.topology.operations.base import OwnPlacement, declared_dead, unchanged
 from stele.domain.topology.operations.table import OPERATIONS
 
@@ -292,13 +292,8 @@ def _check_sources(image: Image, planned: Transition, requests: list[Request]) -
         ]
         if lost:
             names = sorted({node for row in lost for node in row.old if node in dead})
-            return Rejection(
-                "data_would_be_lost",
-                f"{len(lost)} ranges of placement {name} may have acknowledged writes that only"
-                f" {only_have(names)}.",
-                f"Start {' or '.join(names)}, or ask again with force: these writes are then given up.",
-                {"ranges": str(len(lost)), "dead": ", ".join(names)},
-            )
+            ranges = f"{len(lost)} ranges of placement {name}"
+            return data_would_be_lost(image, requests[0], ranges, len(lost), names)
     return None
 
 

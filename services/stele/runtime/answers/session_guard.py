@@ -50,6 +50,7 @@ class NodeLiveness(msgspec.Struct, frozen=True):
     """One row of ``GET /v1/nodes`` of the session guard.
 
     ``lag`` is in epochs. It and ``silent_for_s`` are None if no heartbeat was received.
+    ``returning``: it was down and sends heartbeats again; it is up once they are steady.
     """
 
     node_id: str
@@ -58,6 +59,7 @@ class NodeLiveness(msgspec.Struct, frozen=True):
     lag: int | None = None
     version: int = 0
     silent_for_s: float | None = None
+    returning: bool = False
 
 
 class MemberSchema(msgspec.Struct, frozen=True):
