@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -501,7 +502,7 @@ def test_stack_up_fails_early_if_spark_has_no_suitable_java(
 def test_stack_with_refused_nodes_is_up_and_reports_them(
     directory: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A new node cannot be refused for its data, and is not waited for."""
+    """The directory of n3 was deleted. No data can be refused in a new stack."""
     for name in ("n1", "n2", "n9"):
         (directory / "services" / name).mkdir(parents=True)
         (directory / "services" / name / "node.json").write_text("{}")
@@ -521,7 +522,9 @@ def test_stack_with_refused_nodes_is_up_and_reports_them(
     monkeypatch.setattr(foreground, "settle", settled)
     assert start_detached(StackOptions(directory=directory, without=("placements",))) == 1
     assert "n1 does not run: it is older. Bring it back." in capsys.readouterr().err
-    assert asked == ["n1", "n2"]
+    assert asked == ["n1", "n2", "n3"]
+    shutil.rmtree(directory / "services")
+    assert start_detached(StackOptions(directory=directory, without=("placements",))) == 0
 
 
 def test_stack_logs_of_an_unknown_process_lists_known_names(tmp_path: Path) -> None:

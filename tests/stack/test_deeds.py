@@ -226,6 +226,18 @@ def test_node_refused_after_its_announcement_does_not_count_as_running(
     assert "`stele stack remove n1`" in raised.value.hint
 
 
+def test_refused_node_without_its_directory_does_not_stop_the_others(
+    tmp_path: Path, fake_module: FakeModule
+) -> None:
+    stack, spec = stack_of(tmp_path, fake_module, "ended", "raise SystemExit(78)")
+    (tmp_path / "run" / "services").mkdir(parents=True)
+    stack.start_services([spec])
+    try:
+        stack.supervisor.wait_state("n1", ProcessState.GIVEN_UP)
+    finally:
+        stack.supervisor.stop_all()
+
+
 def test_node_is_started_with_an_accepted_loss(tmp_path: Path, fake_module: FakeModule) -> None:
     stack, spec = stack_of(tmp_path, fake_module, "older", OLDER)
     (tmp_path / "run" / "services" / "n1").mkdir(parents=True)

@@ -175,10 +175,12 @@ class Stack:
         """Start more services (a node that joins later) and wait for their announcements.
 
         An earlier node whose configuration is rejected does not stop the others. Its log has the
-        reason.
+        reason. Such a node may have lost its directory, so all nodes of an existing stack count.
         """
         started: list[str] = []
         earlier = folders.earlier(self._folder())
+        if self._folder().exists():
+            earlier |= {spec.name for spec in self._specs if folders.is_node(spec.name)}
         for spec in specs:
             self._give_ports(spec)
             for number, name in enumerate(spec.instances(), start=1):

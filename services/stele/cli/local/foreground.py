@@ -34,7 +34,7 @@ from stele.cli.output import console, error_console
 from stele.cli.places import StackFile, read_stack_file
 from stele.runtime.java import KAFKA, SPARK, JavaMissing, find_java
 from stele.stack.broker import BrokerFailed
-from stele.stack.folders import node_numbers
+from stele.stack.folders import is_node, node_numbers
 from stele.stack.jars import JarsMissing
 from stele.stack.ports import NoFreePort
 from stele.stack.redis import RedisFailed
@@ -127,13 +127,12 @@ def start_detached(options: StackOptions) -> int:
     out = console()
     for note in java_notes(options):
         out.print(note, soft_wrap=True)
-    earlier = {f"n{number}" for number in node_numbers(options.directory / "services")}
+    exists = (options.directory / "services").exists()
     child = spawn_detached(options)
     with Teller(out) as tell:
         stack = wait_ready(options.directory, child, tell)
-    refused = _refused(
-        options.directory, [each.name for each in stack.services if each.name in earlier]
-    )
+    nodes = [each.name for each in stack.services if exists and is_node(each.name)]
+    refused = _refused(options.directory, nodes)
     out.print(stack_table(read_stack_file(options.directory) or stack))
     out.print(DEVELOPMENT_NOTE, soft_wrap=True)
     where = f" --dir {options.directory}" if options.directory.name != ".stele" else ""
@@ -150,7 +149,7 @@ def start_detached(options: StackOptions) -> int:
 
 
 def _refused(directory: Path, names: Iterable[str]) -> list[CliError]:
-    """Return why nodes of an earlier stack do not run. Each finds out when it has read the log."""
+    """Return why nodes of an existing stack do not run. Each finds out when it has read the log."""
     end_s, found = time.monotonic() + SETTLE_S, list[CliError]()
     for name in names:
         try:
