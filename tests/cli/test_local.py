@@ -39,7 +39,7 @@ from stele.cli.local.lock import hold, is_held
 from stele.cli.main import run
 from stele.cli.places import STACK_FILE, find_places, read_stack_file, told_or_of_stack
 from stele.runtime import java
-from stele.stack.stack import ServiceSpec, Stack, node_specs
+from stele.stack.stack import ServiceSpec, Stack
 from stele_harness.demo.words import take_up
 from tests.cli.conftest import NODES, Ran, Server, Stele, cluster
 from tests.cli.test_changes import ACCEPTED
@@ -537,14 +537,20 @@ def test_stack_logs_of_an_unknown_process_lists_known_names(tmp_path: Path) -> N
 
 
 def test_replacing_node_gets_the_dc_and_rack_of_the_replaced_node(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """The log has them. The directory of the replaced node may be lost with its disk."""
     stack = Stack(tmp_path, nodes=3)
     started = list[ServiceSpec]()
     monkeypatch.setattr(stack, "node_names", lambda: ("n1", "n2", "n3", "n4"))
     monkeypatch.setattr(stack, "start_services", started.extend)
     monkeypatch.setattr(stack, "url", lambda name: f"http://{name}")
-    stack.choose(node_specs(4)[-1], {"STELE_DC": "dc2", "STELE_RACK": "r2"})
+    with pytest.raises(CliError, match="no metadata-log answers"):
+        add_node(stack, Control(replace="n4"))
+    cluster(server, nodes=[{**NODES[0], "node_id": "n4", "dc": "dc2", "rack": "r2"}])
+    environment = {"STELE_METADATA_LOG_URLS": server.url}
+    content = msgspec.json.encode({**STACK, "environment": environment})
+    (tmp_path / STACK_FILE).write_bytes(content)
     add_node(stack, Control(replace="n4"))
     add_node(stack, Control(replace="n4", rack="r9"))
     places = [(spec.env["STELE_DC"], spec.env["STELE_RACK"]) for spec in started]

@@ -20,6 +20,7 @@ from stele.cli.client import Client
 from stele.cli.errors import CliError, UnreachableError
 from stele.cli.places import StackFile, find_places
 from stele.cli.reading import StateReading
+from stele.domain.model.membership import Node
 from stele.domain.names import NodeState
 from stele.stack.folders import is_node, node_numbers
 from stele.stack.servers import Server
@@ -131,8 +132,8 @@ def _write(path: Path, content: bytes) -> None:
     temporary.replace(path)
 
 
-LOOK_TIMEOUT_S = 1.0
-"""Limit of a check for nodes that left. The next check follows soon."""
+LOOK_TIMEOUT_S: Final = 1.0
+"""Limit of a read of the nodes' rows."""
 
 
 def do(stack: Stack, control: Control) -> ControlAnswer:
@@ -212,8 +213,9 @@ def add_node(stack: Stack, control: Control) -> ControlAnswer:
         if control.replace not in known:
             text = f"There is no node '{control.replace}' in this stack, so nothing was started."
             raise CliError(text, f"Known: {', '.join(sorted(known))}.")
-        dead = stack.node_spec(int(control.replace[1:])).env
-        dc, rack = dc or dead["STELE_DC"], rack or dead["STELE_RACK"]
+        if not (dc and rack):
+            dead = _row_of_replaced(stack, control.replace)
+            dc, rack = dc or dead.dc, rack or dead.rack
     more = {
         "STELE_REPLACE_NODE": control.replace,
         "STELE_DC": dc,
@@ -227,6 +229,18 @@ def add_node(stack: Stack, control: Control) -> ControlAnswer:
     return ControlAnswer(name=spec.name, url=stack.url(spec.name))
 
 
+def _row_of_replaced(stack: Stack, name: str) -> Node:
+    """Return the replaced node's row in the log. Its directory may be lost. Raises CliError."""
+    for node in node_rows(stack.directory):
+        if node.node_id == name:
+            return node
+    raise CliError(
+        f"The dc and rack of {name} are unknown: no metadata-log answers, or the log lacks it."
+        " Nothing was started.",
+        "`stele status` shows whether one answers. Or give --dc and --rack.",
+    )
+
+
 def folder_names(stack: Stack) -> set[str]:
     """Return the names of all nodes that ever had a directory in this stack."""
     return {f"n{number}" for number in node_numbers(stack.directory / "services")}
@@ -237,22 +251,23 @@ def nodes_there(stack: Stack) -> set[str]:
     return {name for name in folder_names(stack) if not stack.was_removed(name)}
 
 
-def note_who_left(stack: Stack) -> None:
-    """Note the nodes that left the cluster, so that no later stack starts them."""
+def node_rows(directory: Path) -> list[Node]:
+    """Return the nodes' rows in the log; none if no service answers."""
     try:
-        client = Client(
-            find_places((), stack.directory, {}),
-            timeout_s=LOOK_TIMEOUT_S,
-            retry_for_s=LOOK_TIMEOUT_S,
-        )
+        places = find_places((), directory, {})
+        client = Client(places, timeout_s=LOOK_TIMEOUT_S, retry_for_s=LOOK_TIMEOUT_S)
         try:
-            nodes = StateReading(client, level="local").nodes()
+            return StateReading(client, level="local").nodes()
         finally:
             client.close()
     except CliError:
-        return  # no service answers now
+        return []
+
+
+def note_who_left(stack: Stack) -> None:
+    """Note the nodes that left the cluster, so that no later stack starts them."""
     ours = folder_names(stack)
-    for node in nodes:
+    for node in node_rows(stack.directory):
         if (
             node.state is NodeState.LEFT
             and node.node_id in ours

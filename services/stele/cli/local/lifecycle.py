@@ -17,7 +17,7 @@ from rich.table import Table
 
 from stele.cli.client import Client
 from stele.cli.errors import CliError, UnreachableError, UsageError
-from stele.cli.local.control import with_servers
+from stele.cli.local.control import LOOK_TIMEOUT_S, node_rows, with_servers
 from stele.cli.local.lock import RUNS_ALREADY, is_held
 from stele.cli.output import styled, table
 from stele.cli.places import (
@@ -27,10 +27,8 @@ from stele.cli.places import (
     RedisProcess,
     ServiceAddresses,
     StackFile,
-    find_places,
     read_stack_file,
 )
-from stele.cli.reading import StateReading
 from stele.domain.model.membership import Node
 from stele.domain.names import NodeState
 from stele.stack.folders import is_node, was_removed
@@ -229,7 +227,6 @@ def _last_words(directory: Path) -> str:
 SETTLE_S: Final = 10.0
 """Limit of waiting. A node that is refused ends within two or three seconds, even on a busy
 machine."""
-LOOK_TIMEOUT_S: Final = 1.0
 NODE_LEFT: Final = "(node_left)"
 """Suffix of the last line of a node whose name and data directory cannot be used again."""
 ACCEPTS: Final = re.compile(r"with STELE_ACCEPT_(OLDER_COPY|LOST_EPOCHS)=([0-9a-f]+)")
@@ -274,20 +271,7 @@ def _is_well(service: LocalService | None) -> bool:
 
 def _row(directory: Path, name: str) -> Node | None:
     """Return the node's row in the log; None while it has none or no service answers."""
-    return next((node for node in _rows(directory) if node.node_id == name), None)
-
-
-def _rows(directory: Path) -> list[Node]:
-    """Return the nodes' rows in the log; none if no service answers."""
-    try:
-        places = find_places((), directory, {})
-        client = Client(places, timeout_s=LOOK_TIMEOUT_S, retry_for_s=LOOK_TIMEOUT_S)
-        try:
-            return StateReading(client, level="local").nodes()
-        finally:
-            client.close()
-    except CliError:
-        return []
+    return next((node for node in node_rows(directory) if node.node_id == name), None)
 
 
 def departed_nodes(directory: Path, stack: StackFile) -> list[str]:
@@ -295,7 +279,7 @@ def departed_nodes(directory: Path, stack: StackFile) -> list[str]:
     running = {s.name for s in stack.services if s.state == ProcessState.RUNNING}
     if not any(map(is_node, running)):
         return []
-    left = {node.node_id for node in _rows(directory) if node.state is NodeState.LEFT}
+    left = {node.node_id for node in node_rows(directory) if node.state is NodeState.LEFT}
     return sorted(running & left)
 
 
