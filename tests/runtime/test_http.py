@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -17,6 +18,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from stele.log import deliveries
+from stele.runtime import http
 from stele.runtime.http import (
     Health,
     HttpError,
@@ -24,10 +26,11 @@ from stele.runtime.http import (
     StartFailed,
     bind,
     build_app,
+    listening,
     read_json,
     serving,
 )
-from stele.runtime.settings import ConfigurationError
+from stele.runtime.settings import ConfigurationError, ServiceSettings
 
 WELL = Health(ok=True, epoch=7, state_id="s7", lag_epochs=0)
 LIMIT_BYTES = 1_000_000
@@ -212,3 +215,29 @@ async def test_connections_have_tcp_nodelay() -> None:
         _, client_ = await asyncio.open_connection("127.0.0.1", port)
         assert await asyncio.wait_for(delays, 90)
         client_.close()
+
+
+async def test_service_answers_503_until_it_serves_at_the_same_address(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(http, "EARLY_S", 0.0)
+    monkeypatch.setattr(deliveries._Process, "start_wait", "Kafka does not answer.")
+    stop = asyncio.Event()
+    async with (
+        listening(ServiceSettings(instance_id="t1"), "trial", "catching_up") as listener,
+        httpx.AsyncClient(base_url=listener.url, timeout=90) as client,
+    ):
+        early = await client.get("/healthz")
+        assert (early.status_code, early.json()["reason"]) == (503, "Kafka does not answer.")
+        refused = await client.post("/ask", json={"tokens": 16})
+        assert (refused.status_code, refused.json()["code"]) == (503, "catching_up")
+        app = build_app("trial", ROUTES, lambda: WELL)
+        serving_it = asyncio.create_task(listener.serve(app, stop))
+        status = 503
+        while status == 503:
+            with contextlib.suppress(httpx.TransportError):  # the early server closed it
+                status = (await client.get("/healthz")).status_code
+        assert status == 200
+        assert (await client.post("/ask", json={"tokens": 16})).json() == {"tokens": 16}
+        stop.set()
+        await asyncio.wait_for(serving_it, 90)

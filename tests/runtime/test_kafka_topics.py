@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 
 import pytest
 from confluent_kafka import Producer
@@ -12,10 +12,13 @@ from confluent_kafka.cimpl import NewTopic
 
 from stele.log import flows
 from stele.log.brokers import Brokers
+from stele.log.deliveries import Refusals
 from stele.log.flows import FlowReader
+from stele.log.kafka import answer_of
 from stele.runtime.kafka import (
     Topic,
     TopicsUnavailable,
+    _Asking,
     differences,
     ensure_topics,
     make_topic,
@@ -74,6 +77,19 @@ def test_topics_are_created_by_concurrent_processes(kafka: str, cluster: str) ->
 def test_missing_broker_is_an_error_within_the_deadline() -> None:
     with pytest.raises(TopicsUnavailable, match="list the topics"):
         ensure_topics(Brokers(f"127.0.0.1:{free_port()}"), "c", deadline_s=0.5)
+
+
+def test_request_without_an_answer_is_repeated() -> None:
+    """The answer of an admin client is awaited: brokers that hang give a TimeoutError."""
+    asking = _Asking(Brokers(f"127.0.0.1:{free_port()}"), 90.0, Refusals())
+    hanging = [Future[None]()]
+
+    def attempt(_: float) -> None:
+        if hanging:
+            answer_of(hanging.pop(), 0.01)
+
+    assert asking.until("be answered", attempt) == ()
+    assert not hanging
 
 
 def test_automatically_created_topic_gets_its_partitions(kafka: str, cluster: str) -> None:

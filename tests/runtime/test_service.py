@@ -54,6 +54,7 @@ raise SystemExit(run_service(main, stop_deadline_s=0.2))
 """
 
 WITHOUT_BROKERS = """
+from stele.runtime.http import listening
 from stele.runtime.kafka import wait_for_topics
 from stele.runtime.logs import configure_logs
 from stele.runtime.service import Stop, run_service
@@ -61,7 +62,9 @@ from stele.runtime.settings import ServiceSettings, load_settings
 
 async def main(stop: Stop) -> None:
     configure_logs(service="trial", instance="t", level="info")
-    await wait_for_topics(load_settings(ServiceSettings))
+    settings = load_settings(ServiceSettings)
+    async with listening(settings, "trial"):
+        await wait_for_topics(settings)
 
 raise SystemExit(run_service(main))
 """
@@ -148,6 +151,23 @@ def test_service_that_waits_for_brokers_logs_it_and_stops_cleanly(run: Run) -> N
     process.signal(signal.SIGTERM)
     assert process.wait(90) == 0
     assert "Traceback" not in text_of(process)
+
+
+def test_service_that_waits_for_brokers_answers_with_the_reason(run: Run) -> None:
+    port = free_port()
+    bootstrap = f"127.0.0.1:{free_port()}"
+    run(WITHOUT_BROKERS, STELE_KAFKA_BOOTSTRAP=bootstrap, STELE_HTTP_PORT=str(port))
+
+    def answers(path: str) -> str:
+        try:
+            answer = httpx.get(f"http://127.0.0.1:{port}{path}", timeout=90)
+        except httpx.TransportError:
+            return ""
+        assert answer.status_code == 503
+        return answer.text
+
+    wait_until(lambda: "Could not list the topics" in answers("/healthz"), "the reason")
+    assert json.loads(answers("/v1/anything"))["code"] == "unavailable"
 
 
 def test_internal_error_exits_with_70_and_a_trace(run: Run) -> None:

@@ -36,7 +36,7 @@ from stele.domain.model.schema import KeyspaceChanged, TableChanged
 from stele.domain.names import OrderKind
 from stele.log.brokers import Brokers
 from stele.log.codec import DecodeError, decode_order, encode_ack, encode_report
-from stele.log.flows import FlowReader, FlowWriter, flow_topic
+from stele.log.flows import FlowReader, FlowWriter, flow_topic, start_across_outage
 from stele.log.follower import LogFollower
 from stele.runtime.logs import get_logger
 from stele.runtime.metrics import foreign_messages
@@ -485,7 +485,7 @@ async def kafka_agent(
         _unreadable_order,
     )
     try:
-        await orders.start()
+        await start_across_outage(orders)
         yield agent
     finally:
         # The reader closes first, so that no order arrives at a closed agent.

@@ -20,6 +20,7 @@ from starlette.routing import BaseRoute, Route
 
 from stele.agent.agent import Agent, kafka_agent
 from stele.agent.columns import OnColumns, check_columns, watch_columns
+from stele.agent.gate import CATCHING_UP
 from stele.agent.identity import DataDirectory, bind, boot
 from stele.agent.judging import Judge, Refusal, Routing, Sourcing
 from stele.agent.load import HeldTablets, disk_of, reporting_load
@@ -51,7 +52,7 @@ from stele.domain.names import OrderKind
 from stele.domain.routed import HOST, LOG, REPLICA, Routed
 from stele.domain.tablets.maps import range_of
 from stele.runtime import http
-from stele.runtime.http import ErrorCode, HttpError, url_of
+from stele.runtime.http import ErrorCode, HttpError
 from stele.runtime.position import position_route
 from stele.runtime.recent import recent_route
 from stele.runtime.service import Stop, locked, run_service, started
@@ -327,14 +328,17 @@ def run_store(
         with locked(settings.data_dir):
             directory = boot(settings.data_dir, own_id, settings.cluster, STORE_FILE)
             store = open_bound(directory, open_store)
-            sock = http.bind(settings.http_host, settings.http_port)
             ranges = None if on_ranges is None else on_ranges(store)
             columns = None if on_columns is None else on_columns(store)
-            address = settings.address or url_of(sock, settings.http_tls)
-            async with embedded(settings, directory, store, address, ranges, columns) as member:
+            async with (
+                http.listening(settings, name, CATCHING_UP) as listener,
+                embedded(
+                    settings, directory, store, settings.address or listener.url, ranges, columns
+                ) as member,
+            ):
                 own = [*member.routes(), *routes(member, store)]
                 app = http.build_app(name, own, member.health)
                 async with member.membership.admitting(stop):
-                    await http.serve(app, settings, name, stop, sock=sock)
+                    await listener.serve(app, stop)
 
     return run_service(main)

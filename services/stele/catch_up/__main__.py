@@ -34,7 +34,7 @@ from stele.runtime.announce import announced
 from stele.runtime.callers import Callers, callers_of
 from stele.runtime.catch_up import CatchUp
 from stele.runtime.follow import run_beside
-from stele.runtime.http import bind, serve, url_of
+from stele.runtime.http import Listener, listening
 from stele.runtime.kafka import Topic, TopicsUnavailable, is_missing, make_topic, wait_for_topics
 from stele.runtime.logs import get_logger
 from stele.runtime.position import position_route
@@ -56,18 +56,22 @@ async def main(stop: Stop) -> None:
     with locked(settings.data_dir):
         set_aside(settings.data_dir)
         identity = identity_of(settings.data_dir, settings.instance_id, settings.cluster)
-        await _run(settings, identity, callers, stop)
+        async with listening(settings, NAME) as listener:
+            await _run(settings, identity, callers, listener, stop)
 
 
 async def _run(
-    settings: CatchUpSettings, identity: ReplicaIdentity, callers: Callers | None, stop: Stop
+    settings: CatchUpSettings,
+    identity: ReplicaIdentity,
+    callers: Callers | None,
+    listener: Listener,
+    stop: Stop,
 ) -> None:
     archive = await asyncio.to_thread(Archive, settings.data_dir)
     for text in archive.damaged:
         log.error("a file of the archive is damaged and was set aside", file=text)
     keeper = Keeper(archive, settings.snapshots_kept, settings.sync_interval_s)
-    sock = bind(settings.http_host, settings.http_port)
-    own_url = settings.address or url_of(sock, settings.http_tls)
+    own_url = settings.address or listener.url
     others = CatchUp([url for url in settings.catch_up_urls if url.rstrip("/") != own_url])
     givers = Givers(others, store_of(settings), settings.cluster)
     ports = _on_kafka(settings)
@@ -100,7 +104,7 @@ async def _run(
                 position = position_route(NAME, identity.replica_id, followed.follower)
                 app = api.app(NAME, followed.health, position)
                 try:
-                    await serve(app, settings, NAME, stop, sock=sock)
+                    await listener.serve(app, stop)
                 finally:
                     await api.checks.close()
     finally:

@@ -5,7 +5,7 @@ import asyncio
 from stele.cdc_connector.publishing import Publisher
 from stele.cdc_connector.settings import CdcConnectorSettings
 from stele.runtime.follow import Followed, following, run_beside
-from stele.runtime.http import Health, build_app, serve
+from stele.runtime.http import Health, build_app, listening
 from stele.runtime.position import position_route
 from stele.runtime.recent import recent_route
 from stele.runtime.service import Stop, run_service, started
@@ -16,7 +16,7 @@ NAME = "cdc-connector"
 
 async def main(stop: Stop) -> None:
     settings = started(NAME, CdcConnectorSettings)
-    async with following(settings) as followed:
+    async with listening(settings, NAME) as listener, following(settings) as followed:
         transport = HttpTransport()
         publisher = Publisher(settings, followed.follower, transport)
         app = build_app(
@@ -29,7 +29,7 @@ async def main(stop: Stop) -> None:
         )
         try:
             async with run_beside(asyncio.ensure_future(publisher.run()), stop):
-                await serve(app, settings, NAME, stop)
+                await listener.serve(app, stop)
         finally:
             await transport.close()
 

@@ -7,7 +7,7 @@ from stele.coordinator.http import health, routes
 from stele.coordinator.settings import CoordinatorSettings
 from stele.runtime.announce import announced
 from stele.runtime.follow import following, run_beside
-from stele.runtime.http import build_app, serve
+from stele.runtime.http import build_app, listening
 from stele.runtime.position import position_route
 from stele.runtime.recent import recent_route
 from stele.runtime.service import Stop, run_service, started
@@ -19,7 +19,11 @@ MAX_BODY_BYTES = 64 * 1024
 
 async def main(stop: Stop) -> None:
     settings = started(NAME, CoordinatorSettings)
-    async with following(settings) as followed, driving(settings, followed) as driver:
+    async with (
+        listening(settings, NAME) as listener,
+        following(settings) as followed,
+        driving(settings, followed) as driver,
+    ):
         follower = followed.follower
         position = position_route(NAME, settings.instance_id, follower)
         app = build_app(
@@ -32,7 +36,7 @@ async def main(stop: Stop) -> None:
             announced(NAME, settings, lambda: follower.image, followed.caught_up.is_set),
             run_beside(asyncio.ensure_future(driver.run()), stop),
         ):
-            await serve(app, settings, NAME, stop)
+            await listener.serve(app, stop)
 
 
 if __name__ == "__main__":

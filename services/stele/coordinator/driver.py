@@ -32,7 +32,7 @@ from stele.domain.topology.barriers import AckTable
 from stele.domain.topology.operations.table import OPERATIONS
 from stele.log.codec import DecodeError, decode_ack, decode_report, encode_order
 from stele.log.commander import Commander
-from stele.log.flows import FlowReader, FlowWriter, flow_topic
+from stele.log.flows import FlowReader, FlowWriter, flow_topic, start_across_outage
 from stele.runtime.answers.coordinator import Progress
 from stele.runtime.follow import Followed
 from stele.runtime.logs import get_logger
@@ -398,9 +398,7 @@ async def driving(
     acks = FlowReader(brokers, topic("acks"), driver.on_ack, note_unreadable)
     reports = FlowReader(brokers, topic("reports"), driver.on_report, note_unreadable)
     try:
-        await acks.start()
-        await reports.start()
-        await commander.start()
+        await start_across_outage(acks, reports, commander)
         yield driver
     finally:
         closing = (driver.election, acks, reports, commander, orders)

@@ -18,7 +18,7 @@ from stele.domain.commands import Envelope, Outcome, Rejection
 from stele.domain.not_taken import BUSY, horizon_of
 from stele.log.brokers import Brokers
 from stele.log.codec import DecodeError, decode_outcome, encode_envelope
-from stele.log.flows import FlowReader, FlowWriter, flow_topic
+from stele.log.flows import FlowReader, FlowWriter, flow_topic, start_across_outage
 
 RESEND_S: Final = 2.0
 """Interval of repetition. A commit takes milliseconds, a takeover of the metadata-log seconds."""
@@ -167,7 +167,7 @@ class Commander:
         raise NotTakenError(outcome.request_id, why)
 
     async def __aenter__(self) -> Self:
-        await self.start()
+        await start_across_outage(self)
         return self
 
     async def __aexit__(

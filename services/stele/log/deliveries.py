@@ -69,9 +69,23 @@ _log: Final = logging.getLogger(__name__)
 
 
 class _Process:
-    """The newest refusal of any client of this process, with its monotonic time in seconds."""
+    """State of this process.
+
+    ``newest`` is the newest refusal of any client, with its monotonic time in seconds.
+    """
 
     newest = ("", 0.0)
+    start_wait = ""
+
+
+def note_start_wait(why: str) -> None:
+    """Note why the start of this process waits, for its health check."""
+    _Process.start_wait = why
+
+
+def start_wait() -> str:
+    """Return the newest reason why the start of this process waits; empty if there is none."""
+    return _Process.start_wait
 
 
 def refused_lately() -> str:

@@ -6,10 +6,11 @@ Senders repeat what matters, so a reader starts at the newest record.
 
 import asyncio
 import contextlib
+import logging
 import threading
 import time
 from collections.abc import Callable
-from typing import Final
+from typing import Final, Protocol
 
 from confluent_kafka import (
     OFFSET_BEGINNING,
@@ -24,7 +25,7 @@ from confluent_kafka import (
 
 from stele.log.brokers import Brokers, Settings
 from stele.log.codec import DecodeError
-from stele.log.deliveries import DELIVERIES, Refusals, refusal
+from stele.log.deliveries import DELIVERIES, Refusals, note_start_wait, refusal
 from stele.log.ends import resolve
 from stele.log.kafka import is_fatal
 from stele.log.loops import call_in
@@ -45,6 +46,8 @@ FLUSH_TIMEOUT_S: Final = 3.0
 BATCH: Final = 500
 LIMIT_BYTES: Final = 1_000_000
 """Default limit of a record, a little less than the default limit of a topic."""
+
+_log: Final = logging.getLogger(__name__)
 
 OnValue = Callable[[bytes], None]
 OnUnreadable = Callable[[DecodeError], None]
@@ -156,9 +159,10 @@ class FlowReader:
     async def start(self) -> None:
         """Return when the reader is at the topic's end, so that all later records will be read.
 
-        Raises TimeoutError when the brokers do not report the end.
+        Raises TimeoutError when the brokers do not report the end. It may be called again then.
         """
-        self._thread.start()
+        if self._thread.ident is None:
+            self._thread.start()
         try:
             async with asyncio.timeout(START_TIMEOUT_S):
                 await self._ready.wait()
@@ -241,3 +245,21 @@ class FlowReader:
                 self._on_value(value)
             except DecodeError as error:
                 self._on_unreadable(error)
+
+
+class Startable(Protocol):
+    """A reader of a flow. ``start`` raises TimeoutError, and may be called again then."""
+
+    async def start(self) -> None: ...
+
+
+async def start_across_outage(*readers: Startable) -> None:
+    """Start readers one after the other. Waits for the brokers without a time limit."""
+    for reader in readers:
+        while True:
+            try:
+                await reader.start()
+                break
+            except TimeoutError as error:
+                note_start_wait(str(error))
+                _log.warning("%s", error)

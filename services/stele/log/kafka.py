@@ -59,7 +59,10 @@ def answer_of(asked: Future[T], timeout_s: float) -> T:
     """Return the answer. Raises KafkaException, and TimeoutError after ``timeout_s``."""
     # ``exception`` does not raise, so no frame becomes part of the cycle. The new exception is free
     # of it too.
-    error = asked.exception(timeout_s)
+    try:
+        error = asked.exception(timeout_s)
+    except TimeoutError:
+        raise TimeoutError(f"no answer within {timeout_s:g} s") from None
     if error is not None:
         raise KafkaException(*error.args)
     return asked.result()

@@ -20,7 +20,7 @@ from stele.runtime.announce import announced
 from stele.runtime.answers.session_guard import LONGEST_AGREEMENT_S
 from stele.runtime.callers import callers_of
 from stele.runtime.catch_up import CatchUp
-from stele.runtime.http import Health, build_app, serve
+from stele.runtime.http import Health, build_app, listening
 from stele.runtime.kafka import wait_for_topics
 from stele.runtime.position import position_route
 from stele.runtime.recent import recent_route
@@ -64,6 +64,7 @@ async def main(stop: Stop) -> None:
     callers = callers_of(settings)
     topics = TopicSettings(flow_topic(settings.cluster, "epochs"), differences_of(settings))
     async with (
+        listening(settings, NAME) as listener,
         running(settings) as (writer, commands),
         announced(NAME, settings, lambda: writer.image, lambda: writer.ready),
         topics.looked_at(),
@@ -87,7 +88,7 @@ async def main(stop: Stop) -> None:
             plain=api.plain(),
         )
         try:
-            await serve(app, settings, NAME, stop)
+            await listener.serve(app, stop)
         finally:
             await transport.close()
 

@@ -11,7 +11,7 @@ from starlette.applications import Starlette
 from stele.agent.admission import Advertised
 from stele.agent.agent import Agent, kafka_agent
 from stele.agent.cleanup import Cleaner, Truncator
-from stele.agent.gate import Gate
+from stele.agent.gate import CATCHING_UP, Gate
 from stele.agent.identity import DataDirectory, boot
 from stele.agent.judging import Routing
 from stele.agent.load import disk_of, reporting_load
@@ -38,7 +38,7 @@ from stele.node.store import SqliteStore
 from stele.node.streaming import Streamer
 from stele.node.wire import Answer, AnyOp
 from stele.runtime.follow import Followed
-from stele.runtime.http import Health, bind, build_app, serve, url_of
+from stele.runtime.http import Health, build_app, listening
 from stele.runtime.logs import get_logger
 from stele.runtime.position import position_route
 from stele.runtime.recent import recent_route
@@ -58,16 +58,16 @@ async def main(stop: Stop) -> None:
 
 
 async def _run(settings: NodeSettings, directory: DataDirectory, stop: Stop) -> None:
-    sock = bind(settings.http_host, settings.http_port)
     async with AsyncExitStack() as stack:
+        listener = await stack.enter_async_context(listening(settings, NAME, CATCHING_UP))
         member = await stack.enter_async_context(
-            membership(settings, directory, settings.address or url_of(sock, settings.http_tls))
+            membership(settings, directory, settings.address or listener.url)
         )
         app = await stack.enter_async_context(
             node_app(settings, directory, member.gate, member.advertised, member.followed)
         )
         async with member.admitting(stop):
-            await serve(app, settings, NAME, stop, sock=sock)
+            await listener.serve(app, stop)
 
 
 @asynccontextmanager

@@ -25,7 +25,7 @@ from stele.placements.settings import (
 )
 from stele.placements.topic import framing_of
 from stele.runtime.announce import LOOK_S, Telling, own_service
-from stele.runtime.http import build_app, serve
+from stele.runtime.http import Listener, build_app, listening
 from stele.runtime.java import SPARK
 from stele.runtime.kafka import ensure_topics, wait_for_topics
 from stele.runtime.logs import get_logger
@@ -59,8 +59,13 @@ async def main(stop: Stop) -> None:
         raise ConfigurationError(
             f"STELE_CLUSTERS_PATTERN={settings.clusters_pattern!r} is no regular expression: {error}"
         ) from error
-    if not settings.clusters_pattern:
-        await wait_for_topics(settings)
+    async with listening(settings, NAME) as listener:
+        if not settings.clusters_pattern:
+            await wait_for_topics(settings)
+        await _run(settings, listener, stop)
+
+
+async def _run(settings: PlacementsSettings, listener: Listener, stop: Stop) -> None:
     loop = asyncio.get_running_loop()
 
     def on_end() -> None:
@@ -77,7 +82,7 @@ async def main(stop: Stop) -> None:
         name="readers",
     )
     try:
-        await serve(build_app(NAME, api.routes(), api.health), settings, NAME, stop)
+        await listener.serve(build_app(NAME, api.routes(), api.health), stop)
     finally:
         announcing.cancel()
         telling.cancel()

@@ -31,7 +31,7 @@ from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from stele.domain.base import Rejection
-from stele.log.deliveries import DELIVERIES, refused_lately
+from stele.log.deliveries import DELIVERIES, refused_lately, start_wait
 from stele.runtime.answers.errors import Detail, ErrorBody
 from stele.runtime.logs import get_logger
 from stele.runtime.metrics import REGISTRY, http_request_seconds
@@ -44,11 +44,13 @@ __all__ = [
     "HttpAnswer",
     "HttpError",
     "JsonResponse",
+    "Listener",
     "PlainHandler",
     "announce",
     "bind",
     "build_app",
     "json_answer",
+    "listening",
     "parse_json",
     "read_json",
     "serve",
@@ -563,6 +565,69 @@ def build_app(
     app.state.service = name
     app.state.plain = posts
     return app
+
+
+# Answer requests while a service starts, which may take as long as an outage of the brokers.
+
+
+EARLY_S: Final = 1.0
+"""Time after which a service that still starts answers 503. Most services have started by then."""
+_METHODS: Final = ("GET", "POST", "PUT", "PATCH", "DELETE")
+
+
+class Listener:
+    """The listening socket of a service. Others reach it at ``url``."""
+
+    def __init__(self, settings: HttpSettings, service: str, sock: socket.socket) -> None:
+        self.url = url_of(sock, settings.http_tls)
+        self._settings = settings
+        self._service = service
+        self._sock = sock
+        self._answering: asyncio.Task[None] | None = None
+
+    async def serve(self, app: Starlette, stop: Waitable) -> None:
+        """Serve ``app`` instead of the early answers; see ``serve``."""
+        await self.end_early()
+        await serve(app, self._settings, self._service, stop, sock=self._sock)
+
+    def answer_early(self, app: Starlette) -> None:
+        self._answering = asyncio.create_task(self._answer(app), name="early")
+
+    async def end_early(self) -> None:
+        if self._answering is not None:
+            self._answering.cancel()
+            await asyncio.wait([self._answering])
+
+    async def _answer(self, app: Starlette) -> None:
+        await asyncio.sleep(EARLY_S)
+        # The duplicate is closed with this server. Later connections wait at the socket itself.
+        async with serving(app, self._sock.dup(), tls=self._settings.http_tls):
+            await asyncio.Event().wait()
+
+
+@asynccontextmanager
+async def listening(
+    settings: HttpSettings, service: str, code: str = ErrorCode.UNAVAILABLE
+) -> AsyncIterator[Listener]:
+    """Listen inside the block. Requests are answered 503 with ``code`` until ``Listener.serve``.
+
+    Raises ConfigurationError when the address is not free.
+    """
+
+    def health() -> Health:
+        return Health(ok=False, reason=start_wait() or "Starting; try again in a moment.")
+
+    async def starting(_: Request) -> Response:
+        raise HttpError(503, code, health().reason, hint="Try again in a moment.")
+
+    with bind(settings.http_host, settings.http_port) as sock:
+        listener = Listener(settings, service, sock)
+        every_path = Route("/{path:path}", starting, methods=_METHODS)
+        listener.answer_early(build_app(service, [every_path], health))
+        try:
+            yield listener
+        finally:
+            await listener.end_early()
 
 
 class _LimitBody:

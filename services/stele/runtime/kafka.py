@@ -20,7 +20,7 @@ from confluent_kafka.admin import AdminClient, ConfigEntry, ConfigResource, Reso
 from confluent_kafka.cimpl import NewPartitions, NewTopic
 
 from stele.log.brokers import Brokers
-from stele.log.deliveries import Refusals
+from stele.log.deliveries import Refusals, note_start_wait
 from stele.log.kafka import answer_of
 from stele.log.loops import beside
 from stele.runtime.logs import get_logger
@@ -437,20 +437,21 @@ class _Asking:
         self._end_s = time.monotonic() + deadline_s
 
     def until(self, what: str, attempt: Callable[[float], Sequence[str] | None]) -> Sequence[str]:
-        """Repeat an attempt while it raises KafkaException.
+        """Repeat an attempt while it raises KafkaException or TimeoutError.
 
-        The attempt gets its timeout in seconds.
+        The attempt gets its timeout in seconds. Raises TopicsUnavailable.
         """
         pause_s = FIRST_PAUSE_S
         while True:
             left_s = self._end_s - time.monotonic()
             try:
                 return attempt(max(pause_s, min(CALL_TIMEOUT_S, left_s))) or ()
-            except KafkaException as error:
-                why = self.refusals.why(error, self.admin)
+            except (KafkaException, TimeoutError) as error:
+                hint = " Is STELE_KAFKA_BOOTSTRAP right?" if what == LIST else ""
+                why = f"Could not {what}: {self.refusals.why(error, self.admin)}.{hint}"
+                note_start_wait(why)
                 if time.monotonic() + pause_s >= self._end_s:
-                    hint = " Is STELE_KAFKA_BOOTSTRAP right?" if what == LIST else ""
-                    raise TopicsUnavailable(f"Could not {what}: {why}.{hint}") from error
+                    raise TopicsUnavailable(why) from error
             time.sleep(pause_s)
             pause_s = min(LAST_PAUSE_S, pause_s * 2)
 
@@ -581,7 +582,14 @@ SAY_AGAIN_S: Final = 10.0
 
 
 async def wait_for_topics(settings: ServiceSettings) -> None:
-    """Create the cluster's missing topics. Raises TopicsUnavailable after a minute."""
+    """Create the cluster's missing topics. Waits for the brokers without a time limit."""
+    while not await _are_made(settings):
+        pass
+    note_start_wait("")
+
+
+async def _are_made(settings: ServiceSettings) -> bool:
+    """Return whether the topics are ready within ``DEFAULT_DEADLINE_S``."""
     refusals = Refusals()
     making = beside(
         "brokers",
@@ -602,4 +610,9 @@ async def wait_for_topics(settings: ServiceSettings) -> None:
                 hint="Start it, or correct STELE_KAFKA_BOOTSTRAP or STELE_KAFKA_SECURITY_PROTOCOL.",
             )
         patience_s = SAY_AGAIN_S
-    making.result()
+    try:
+        making.result()
+    except TopicsUnavailable as error:
+        log.warning("the topics are not ready", why=str(error))
+        return False
+    return True

@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable
 from typing import Final, NamedTuple
 
 from stele.log.archive.container import DamagedFileError
+from stele.log.deliveries import note_start_wait
 from stele.log.errors import NoBeginningError, OffsetGoneError, OtherHistoryError, RecoveredError
 from stele.log.fold import BEGINNING, BEGINNING_FOR_FOLLOWERS, Start
 from stele.log.follower import Floor
@@ -69,6 +70,7 @@ async def begin(
         try:
             span = await ends()
         except TimeoutError as error:
+            note_start_wait(str(error))
             log.warning("Kafka does not tell where the log begins", why=str(error))
             await asyncio.sleep(pause_s)
             continue
@@ -98,6 +100,7 @@ async def begin(
             if span.end > SHORT_RECORDS:
                 log.info("no replica gives a snapshot: the whole log is read", records=span.end)
             return Beginning(BEGINNING if decided else BEGINNING_FOR_FOLLOWERS, least)
+        note_start_wait("The topic begins later than the log, and no replica gives a snapshot.")
         log.warning(
             "the topic begins later than the log, and no replica gives a snapshot",
             begin_offset=span.begin,

@@ -5,7 +5,7 @@ from contextlib import AsyncExitStack
 
 from stele.runtime.announce import announced
 from stele.runtime.follow import following, run_beside
-from stele.runtime.http import build_app, serve
+from stele.runtime.http import build_app, listening
 from stele.runtime.live_flow import LiveFlow, reading_live
 from stele.runtime.position import position_route
 from stele.runtime.recent import recent_route
@@ -26,7 +26,11 @@ ACKS = LiveFlow(NAME, "acks", LOOK_BACK)
 
 async def main(stop: Stop) -> None:
     settings = started(NAME, SessionGuardSettings)
-    async with following(settings) as followed, AsyncExitStack() as stack:
+    async with (
+        listening(settings, NAME) as listener,
+        following(settings) as followed,
+        AsyncExitStack() as stack,
+    ):
         follower = followed.follower
         guard = Guard(follower, settings.heartbeat_timeout_s)
         proofs = Proofs(follower, settings.guard_ttl_s)
@@ -50,7 +54,7 @@ async def main(stop: Stop) -> None:
             run_beside(asyncio.ensure_future(acks.watch()), stop),
             run_beside(asyncio.ensure_future(writer.run()), stop),
         ):
-            await serve(app, settings, NAME, stop)
+            await listener.serve(app, stop)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ import msgspec
 
 from stele.runtime.announce import announced
 from stele.runtime.follow import Followed, following, run_beside
-from stele.runtime.http import Health, build_app, serve
+from stele.runtime.http import Health, build_app, listening
 from stele.runtime.live_flow import LiveReader, reading_live
 from stele.runtime.position import position_route
 from stele.runtime.recent import recent_route
@@ -23,6 +23,7 @@ async def main(stop: Stop) -> None:
     settings = started(NAME, BalancerSettings)
     loads = Loads()
     async with (
+        listening(settings, NAME) as listener,
         following(settings) as followed,
         reading_live(settings, LOADS, loads.on_record, loads.on_read_until) as reader,
         balancing(settings, followed, loads) as balancer,
@@ -39,7 +40,7 @@ async def main(stop: Stop) -> None:
             run_beside(asyncio.ensure_future(reader.watch()), stop),
             run_beside(asyncio.ensure_future(balancer.run()), stop),
         ):
-            await serve(app, settings, NAME, stop)
+            await listener.serve(app, stop)
 
 
 def _health(followed: Followed, reader: LiveReader) -> Health:

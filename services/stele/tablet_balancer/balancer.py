@@ -38,7 +38,7 @@ from stele.domain.tablets.maps import held_by
 from stele.domain.topology.barriers import AckTable
 from stele.log.codec import DecodeError, decode_ack
 from stele.log.commander import Commander, NotTakenError
-from stele.log.flows import FlowReader, flow_topic
+from stele.log.flows import FlowReader, flow_topic, start_across_outage
 from stele.runtime.answers.tablet_balancer import (
     BalanceAnswer,
     BalancedNode,
@@ -359,8 +359,7 @@ async def balancing(
     topic = flow_topic(settings.cluster, "acks")
     acks = FlowReader(settings.brokers, topic, balancer.on_ack, balancer.on_unreadable)
     try:
-        await acks.start()
-        await commander.start()
+        await start_across_outage(acks, commander)
         yield balancer
     finally:
         # Both are closed, also if one of them fails to close.
