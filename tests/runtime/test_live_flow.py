@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 from aiokafka.errors import (  # type: ignore[import-untyped]
@@ -116,6 +117,42 @@ async def test_reader_that_hangs_with_available_brokers_ends_the_process(
     with pytest.raises(FlowLost, match="hangs: the brokers answer"):
         await asyncio.wait_for(reader.watch(), LIMIT_S)
     assert len(asked) == 7 * LOST_LOOKS + 1
+
+
+@pytest.mark.parametrize(
+    ("leader", "ends", "why", "is_readable"),
+    [
+        (
+            1,
+            TimeoutError("no answer within 3.0 s"),
+            "do not answer (no answer within 3.0 s)",
+            False,
+        ),
+        (-1, None, "partitions [0] have no leader", False),
+        (1, None, "though the leaders of all partitions answer", True),
+    ],
+)
+def test_only_an_answer_of_each_leader_shows_that_the_flow_can_be_read(
+    reader: LiveReader,
+    monkeypatch: pytest.MonkeyPatch,
+    leader: int,
+    ends: Exception | None,
+    why: str,
+    is_readable: bool,
+) -> None:
+    """A broker that answers may name a leader that hangs."""
+    partitions = {0: SimpleNamespace(id=0, leader=leader)}
+    topic = SimpleNamespace(error=None, partitions=partitions)
+    consumer = SimpleNamespace(
+        list_topics=lambda *_, **__: SimpleNamespace(topics={reader._topic: topic}),
+        poll=lambda _: None,
+        close=lambda: None,
+    )
+    monkeypatch.setattr(live_flow, "Consumer", lambda _: consumer)
+    monkeypatch.setattr(live_flow, "resolve", Mock(side_effect=ends))
+    stall = reader._why_stalled()
+    assert why in stall.why
+    assert stall.is_readable is is_readable
 
 
 def test_consumer_group_has_the_instance_id_and_a_static_member(tmp_path: Path) -> None:

@@ -21,14 +21,14 @@ from typing import Any, Final, NamedTuple
 
 import faust
 import msgspec
-from confluent_kafka import KafkaError, KafkaException
-from confluent_kafka.admin import AdminClient
+from confluent_kafka import OFFSET_END, Consumer, KafkaError, KafkaException, TopicPartition
 from faust.transport.drivers.aiokafka import AIOKafkaConsumerThread
 from faust.transport.drivers.aiokafka import Consumer as FaustConsumer
 from mode.threads import WorkerThread
 
 from stele.log.brokers import Brokers
 from stele.log.deliveries import Refusals, refusal
+from stele.log.ends import resolve
 from stele.log.flows import flow_topic
 from stele.runtime.logs import get_logger
 from stele.runtime.settings import ServiceSettings
@@ -124,7 +124,7 @@ ASK_WHY_S: Final = 3.0
 LOST_LOOKS: Final = 10
 """Stalled looks in a row, ``ASK_WHY_S`` apart, after which the process ends.
 
-In all of them every partition has a leader, yet no record is read. Looks are counted, not timed, so
+In all of them the leaders of all partitions answer, yet no record is read. Looks are counted, not timed, so
 a process that was paused gets the same chance.
 """
 RESTLESS_STARTS: Final = 4
@@ -316,16 +316,25 @@ class LiveReader:
     def _why_stalled(self) -> Stall:
         silent = f"The records in {self._topic} are not read since {STALLED_S:g} s or more"
         refusals = Refusals()
-        admin = AdminClient(self._brokers.client() | {"error_cb": refusals})
+        settings = {"error_cb": refusals, "group.id": "stele-unused"}
+        consumer = Consumer(self._brokers.client() | settings)
         try:
-            topic = admin.list_topics(self._topic, timeout=ASK_WHY_S).topics[self._topic]
-        except KafkaException as error:
-            return Stall(f"{silent}: the brokers do not answer ({refusals.why(error, admin)}).")
-        if topic.error is None:
-            leaderless = [each.id for each in topic.partitions.values() if each.leader < 0]
-            if leaderless:
-                return Stall(f"{silent}: partitions {leaderless} have no leader.")
-            return Stall(f"{silent}, though all partitions have a leader.", is_readable=True)
+            topic = consumer.list_topics(self._topic, timeout=ASK_WHY_S).topics[self._topic]
+            if topic.error is None:
+                leaderless = [each.id for each in topic.partitions.values() if each.leader < 0]
+                if leaderless:
+                    return Stall(f"{silent}: partitions {leaderless} have no leader.")
+                # A broker that answers may name a leader that hangs. Only the leaders themselves
+                # show that the records can be read.
+                ends = [TopicPartition(self._topic, each, OFFSET_END) for each in topic.partitions]
+                resolve(consumer, ends, ASK_WHY_S)
+                return Stall(
+                    f"{silent}, though the leaders of all partitions answer.", is_readable=True
+                )
+        except (KafkaException, TimeoutError) as error:
+            return Stall(f"{silent}: the brokers do not answer ({refusals.why(error, consumer)}).")
+        finally:
+            consumer.close()
         if topic.error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
             make = "Make it with python -m stele.runtime.topics."
             return Stall(f"{silent}: there is no such topic. {make}")
