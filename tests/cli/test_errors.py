@@ -235,6 +235,18 @@ def test_unknown_outcome_has_the_health_reason_of_the_service(server: Server, st
     assert f"Its health check reports: {gone}." in last_line(ran.err)
 
 
+def test_read_without_an_answer_has_the_health_reason_of_the_service(
+    server: Server, stele: Stele
+) -> None:
+    away = "The brokers have not shown the log for 8 s"
+    server.answer("GET", "/v1/topology", {"code": "unavailable", "message": "In vain."}, 503)
+    server.answer("GET", "/healthz", {"ok": False, "epoch": 7, "reason": away}, 503)
+    ran = stele("why", "--timeout", "0.3")
+    assert ran.exit_code == 3
+    assert f"Its health check reports: {away}." in last_line(ran.err)
+    assert "Is it running?" not in ran.err
+
+
 @pytest.mark.parametrize(
     ("body", "status"),
     [({"ok": True, "reason": "for your information"}, 200), (["no health"], 503)],

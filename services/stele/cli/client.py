@@ -196,9 +196,8 @@ class Client:
         try:
             answer = self._retrying("metadata-log", "POST", "/v1/commands", content=body)
         except UnreachableError as error:
-            told = f"{error.message}{self._what_ails('metadata-log')}"
             raise UnreachableError(
-                f"The outcome of request {envelope.request_id} is unknown: {told}",
+                f"The outcome of request {envelope.request_id} is unknown: {error.message}",
                 f"Send it again with --request-id {envelope.request_id}: it takes effect once.",
             ) from error
         if answer.status_code == httpx.codes.CONFLICT or answer.is_success:
@@ -298,15 +297,17 @@ class Client:
         return {"content-type": "application/json", **credentials}
 
     def _unreachable(self, service: str, why: str) -> UnreachableError:
+        ails = self._what_ails(service)
+        running = "" if ails else " Is it running?"
         return UnreachableError(
-            f"{service} did not answer in {self._retry_for_s:g} s ({why}).",
-            f"Addresses {self.places.source}: {', '.join(self.places.of(service))}. "
-            f"Is it running?{self.places.look}",
+            f"{service} did not answer in {self._retry_for_s:g} s ({why}).{ails}",
+            f"Addresses {self.places.source}: {', '.join(self.places.of(service))}."
+            f"{running}{self.places.look}",
         )
 
     def _what_ails(self, service: str) -> str:
         """Return the distinct problems in the instances' health, such as a missing topic."""
-        said, deadline = list[str](), Deadline(ASK_S)
+        said, deadline = list[str](), Deadline(min(ASK_S, self._retry_for_s))
         for url in self.places.of(service):
             limit_s = max(LEAST_S, deadline.left_s())
             with suppress(*NO_ANSWER, msgspec.DecodeError):
@@ -343,8 +344,10 @@ class Client:
                         timeout=_timeout(limit_s),
                     )
             except NO_ANSWER as error:
-                self._arrived += not isinstance(error, _NEVER_SENT)
-                why = f"{urls[index]} cannot be reached: {_short(error)}"
+                arrived = not isinstance(error, _NEVER_SENT)
+                self._arrived += arrived
+                failed = "does not answer" if arrived else "cannot be reached"
+                why = f"{urls[index]} {failed}: {_short(error)}"
                 if _certificate_refused(error):
                     stopped.append(UnreachableError(f"{why}."))
                 continue
