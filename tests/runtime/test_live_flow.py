@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
-from unittest.mock import Mock
+from unittest.mock import AsyncMock, Mock
 
 import pytest
 from aiokafka.errors import (  # type: ignore[import-untyped]
@@ -23,6 +23,7 @@ from stele.runtime.live_flow import (
     LiveReader,
     Stall,
     _refused,
+    reading_live,
 )
 from stele.runtime.service import Stop
 from stele.runtime.settings import ServiceSettings
@@ -160,6 +161,22 @@ def test_consumer_group_has_the_instance_id_and_a_static_member(tmp_path: Path) 
     made = LiveReader(settings, ACKS, str(tmp_path), lambda *_: None, lambda *_: None)
     assert made.app.conf.id == "stele.c.session-guard.guard-1"
     assert made.app.conf.consumer_group_instance_id == "guard-1"
+
+
+async def test_reader_that_does_not_start_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Faust waits without end for the leaders that the brokers named."""
+    monkeypatch.setattr(live_flow, "START_TIMEOUT_S", 0.01)
+    started, stopped = [AsyncMock(), AsyncMock(side_effect=asyncio.Event().wait)], AsyncMock()
+
+    def make(*_: object) -> SimpleNamespace:
+        return SimpleNamespace(app=SimpleNamespace(start=started.pop(), stop=stopped))
+
+    monkeypatch.setattr(live_flow, "LiveReader", make)
+    settings = ServiceSettings(cluster="c", instance_id="guard-1")
+    async with reading_live(settings, ACKS, lambda *_: None, lambda *_: None):
+        assert not started
+        assert stopped.await_count == 1
+    assert stopped.await_count == 2
 
 
 def test_refused_reader_ends_with_a_hint() -> None:

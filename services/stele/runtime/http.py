@@ -35,6 +35,7 @@ from stele.log.deliveries import DELIVERIES, refused_lately, start_wait
 from stele.runtime.answers.errors import Detail, ErrorBody
 from stele.runtime.logs import get_logger
 from stele.runtime.metrics import REGISTRY, http_request_seconds
+from stele.runtime.service import wait_at_most
 from stele.runtime.settings import ConfigurationError
 from stele.runtime.tokens import authorization_of
 
@@ -583,6 +584,7 @@ class Listener:
         self._settings = settings
         self._service = service
         self._sock = sock
+        self._is_taken = asyncio.Event()
         self._answering: asyncio.Task[None] | None = None
 
     async def serve(self, app: Starlette, stop: Waitable) -> None:
@@ -594,15 +596,18 @@ class Listener:
         self._answering = asyncio.create_task(self._answer(app), name="early")
 
     async def end_early(self) -> None:
+        # Not cancelled: a server that is cancelled while it starts would keep accepting.
+        self._is_taken.set()
         if self._answering is not None:
-            self._answering.cancel()
-            await asyncio.wait([self._answering])
+            await self._answering
 
     async def _answer(self, app: Starlette) -> None:
-        await asyncio.sleep(EARLY_S)
+        await wait_at_most(self._is_taken, EARLY_S)
+        if self._is_taken.is_set():
+            return
         # The duplicate is closed with this server. Later connections wait at the socket itself.
         async with serving(app, self._sock.dup(), tls=self._settings.http_tls):
-            await asyncio.Event().wait()
+            await self._is_taken.wait()
 
 
 @asynccontextmanager

@@ -27,7 +27,7 @@ from faust.transport.drivers.aiokafka import Consumer as FaustConsumer
 from mode.threads import WorkerThread
 
 from stele.log.brokers import Brokers
-from stele.log.deliveries import Refusals, refusal
+from stele.log.deliveries import Refusals, note_start_wait, refusal
 from stele.log.ends import resolve
 from stele.log.flows import flow_topic
 from stele.runtime.logs import get_logger
@@ -408,14 +408,30 @@ def _age_s(sent_at_s: float) -> float:
 async def reading_live(
     settings: ServiceSettings, flow: LiveFlow, on_record: OnRecord, on_read_until: OnReadUntil
 ) -> AsyncIterator[LiveReader]:
-    """Read a flow inside the block. The callbacks must not raise."""
+    """Read a flow inside the block. The callbacks must not raise.
+
+    Waits for the brokers without a time limit.
+    """
+    note_start_wait(f"The reader of {flow.name} has not started yet.")
     with tempfile.TemporaryDirectory(prefix=f"stele-{flow.service}-") as datadir:
-        reader = LiveReader(settings, flow, datadir, on_record, on_read_until)
-        try:
-            async with asyncio.timeout(START_TIMEOUT_S):
-                await reader.app.start()
-            yield reader
-        finally:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(STOP_TIMEOUT_S):
-                    await reader.app.stop()
+        while True:
+            reader = LiveReader(settings, flow, datadir, on_record, on_read_until)
+            try:
+                if await _is_started(reader):
+                    yield reader
+                    return
+            finally:
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(STOP_TIMEOUT_S):
+                        await reader.app.stop()
+            log.warning("the reader of a flow has not started", flow=flow.name)
+
+
+async def _is_started(reader: LiveReader) -> bool:
+    """Return whether the reader starts within ``START_TIMEOUT_S``."""
+    try:
+        async with asyncio.timeout(START_TIMEOUT_S):
+            await reader.app.start()
+    except TimeoutError:
+        return False
+    return True
