@@ -117,6 +117,7 @@ async def test_node_with_an_older_copy_serves_nothing_until_it_is_accepted(
         await killed(node)
         await node.start()
         await serves(node)
+        await acked_on_brokers(site, read(newest).counted)
         await killed(node)
 
         # The original directory is the older one now.
