@@ -25,7 +25,7 @@ from stele.domain.image import Image
 from stele.domain.messages import Order
 from stele.domain.model.requests import Request
 from stele.domain.model.transitions import Transition
-from stele.domain.names import TABLET_MAP, RequestKind
+from stele.domain.names import TABLET_MAP
 from stele.domain.ring.columns import PAD
 from stele.domain.ring.placement import WRITES, Placement, Which, apply, ends_of, rows_of, text_of
 from stele.domain.ring.quorum import blocking, quorum_of
@@ -136,7 +136,7 @@ def data_would_be_lost(
     """
     startable = [name for name in dead if name not in image.membership.excluded()]
     how = "ask again with force"
-    if request.kind is RequestKind.REPLACE:  # STELE_REPLACE_NODE has no force
+    if request.replaced_id:  # STELE_REPLACE_NODE has no force
         command = f"`stele replace {request.replaced_id} URL --force`"
         how = f"start a new node with STELE_JOIN=no and use {command}"
     start = f"Start {' or '.join(startable)}, or {how}"
