@@ -57,7 +57,7 @@ LAST_EVENTS_S = 5.0
 
 
 def records(count: int) -> Iterator[bytes]:
-    """A founding record and settings, each with ids of its own: those of one record, with others put in."""
+    """Yield a founding record and copies of one setting, each with its own ids."""
     sent = list[bytes]()
     pipeline = CommitPipeline(Fold(), make_ids(), asyncio.new_event_loop())
     commands: tuple[AnyCommand, ...] = FoundCluster(f"{CLUSTER}/1"), SetSetting("bench", "v" * 81)
@@ -108,7 +108,7 @@ def _send(producer: Producer, topic: str, batch: list[dict[str, Any]]) -> None:
 
 @contextmanager
 def process(module: str, directory: Path, bootstrap: str, **more: object) -> Iterator[str]:
-    """A service's process; its address once it has told it."""
+    """Run a service's process, and yield its address."""
     name = f"{module}-{time.monotonic_ns()}"
     env = {
         **os.environ,

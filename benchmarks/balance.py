@@ -1,4 +1,4 @@
-"""What the planner costs and how good its plans are: `python -m benchmarks.balance`. One thread, no broker.
+"""Cost of the planner, and quality of its plans: `python -m benchmarks.balance`. One thread, no broker.
 
 Each cluster is first brought to rest. Times are processor seconds of one run. With `--peer PYTHON` Meta's
 Rebalancer plans from the same clusters in the same run, by that interpreter (``benchmarks.balance_peer``).

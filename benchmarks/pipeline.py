@@ -54,7 +54,7 @@ CLIENT = httpx.Client(timeout=30)
 LIMIT_S = 600.0
 START_S = 300.0
 KINDS = ("driver", "jvm", "workers")
-"""Of a job's processes: the one that is started, Spark's JVM below it, and its Python workers."""
+"""Processes of a job: the one that is started, Spark's JVM below it, and its Python workers."""
 
 
 def make_log(epochs: int) -> list[bytes]:
@@ -101,7 +101,7 @@ def epoch_of(url: str, cluster: str) -> int:
 
 
 def epochs_of(url: str) -> dict[str, int]:
-    """What is in the tables of each cluster, by the metrics, which cost the job the least."""
+    """Return the newest epoch in each cluster's tables, from the metrics, which cost the job least."""
     try:
         text = CLIENT.get(f"{url}/metrics").text
     except httpx.HTTPError:
@@ -137,7 +137,7 @@ def produce(producer: Producer, topic: str, value: bytes) -> None:
 
 
 class Costs(NamedTuple):
-    """What the processes of a job took: seconds of processors, and resident bytes, by kind of process."""
+    """Processor seconds and resident bytes of a job, by kind of process."""
 
     cpu_s: dict[str, float]
     resident_bytes: dict[str, int]
@@ -276,7 +276,7 @@ def fresh(
 
 
 def plain(kafka: str, log: list[bytes]) -> dict[str, float]:
-    """The plain consumer on the same log, in a process of its own."""
+    """Measure the plain consumer on the same log, in a separate process."""
     name = f"plain{time.monotonic_ns()}"
     ensure_topics(Brokers(kafka), name)
     send(kafka, [name], log)

@@ -361,7 +361,7 @@ async def test_epochs_of_a_process_fill_a_gap_of_the_archive(tmp_path: Path, sto
 async def test_recovery_is_refused_if_the_replica_got_epochs_after_its_report(
     tmp_path: Path, story: Story
 ) -> None:
-    """Nobody chose to give these epochs up. A recovery in the topic that gave them up counts."""
+    """These epochs were not chosen to be given up. The recovery in the topic that gave them up counts."""
     shorter, partition = story_of(EPOCHS - 3), MemoryPartition()
     keeper, topic = replica(tmp_path / "1", story), EpochsInMemory(partition)
     question = asked(shorter)._replace(told_epoch=shorter.image.epoch)
