@@ -166,6 +166,31 @@ def test_drain_of_an_excluded_node_and_cleanups_do_not_deadlock() -> None:
     assert not dirty(world)
 
 
+@pytest.mark.parametrize("force", [True, False])
+def test_drain_of_nodes_with_the_only_copies_does_not_wait_for_cleanups(force: bool) -> None:
+    """Cleanups stop until the dead nodes are removed, so these nodes' tablets go to nodes with old
+    rows.
+    """
+    world = with_table("a1 b1 c1 d1", 4, rf=2)
+    dead = next(row.reads for row in tablets(world))
+    for node_id in dead:
+        world.crash(node_id)
+    world.pass_s(15)
+    assert world.apply(Exclude(dead, force=True)) is None
+    world.until(lambda: world.image.membership.excluded() == {*dead}, "the exclusion")
+    assert world.apply(Cleanup(), "cleanup") is None
+    world.balances = True
+    for node_id in dead:
+        assert world.apply(Remove(node_id=node_id, force=force), node_id) is None
+    if force:
+        world.run()
+        assert not dirty(world)
+    else:
+        world.pass_s(60)
+    ended = RequestStatus.DONE if force else RequestStatus.CANCELLED
+    assert {status_of(world, node_id) for node_id in dead} == {ended}
+
+
 def dirty(world: World) -> set[str]:
     return {n for n, node in world.image.membership.normal().items() if node.cleanup_since}
 

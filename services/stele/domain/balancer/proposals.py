@@ -1,6 +1,6 @@
 """The balancer's next requests: moves, resizes, repairs, restores and cancellations."""
 
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -40,6 +40,7 @@ from stele.domain.ring.transition import WHOLE_RING
 from stele.domain.rules.schema import all_off, gives_all_away, off_for
 from stele.domain.tablets.copies import is_required
 from stele.domain.tablets.maps import row_of, standing
+from stele.domain.topology.live_copies import may_lack_writes
 from stele.domain.topology.operations.table import OPERATIONS
 from stele.domain.topology.operations.tablet_migration import MAX_MOVES
 
@@ -144,8 +145,21 @@ def look(image: Image, conditions: Conditions) -> PlannerInput:
     # A copy of a lost replica could lack writes that were acknowledged.
     what.state.pinned = frozenset(lost)
     what.state.shut = frozenset(at for at, n in enumerate(what.node_ids) if n in shut)
+    taking = _taking_from_the_dead(image) - conditions.shut() - waiting
+    what.state.open_to_excluded = frozenset(at for at, n in enumerate(what.node_ids) if n in taking)
     what.state.still = {at: still[name] for at, name in enumerate(what.names) if name in still}
     return PlannerInput(what, lost, forced, merges, off)
+
+
+def _taking_from_the_dead(image: Image) -> frozenset[str]:
+    """Return the nodes with rows to delete that take tablets of excluded nodes nevertheless.
+
+    While the live replicas of a range may lack acknowledged writes, no node deletes rows. That ends
+    with the removal of the dead nodes, which needs a place for their tablets, so the removal must
+    not wait for cleanups.
+    """
+    uncleaned = image.membership.uncleaned()
+    return uncleaned if uncleaned and may_lack_writes(image) else frozenset()
 
 
 def _locked(image: Image) -> dict[str, str]:
@@ -277,7 +291,7 @@ def proposal(image: Image, conditions: Conditions = NO_CONDITIONS) -> Proposal:
     seen = look(image, conditions)
     what, merges = seen.what, seen.merges
     counted = recounts(image, what, conditions, limits, seen.off.keys())
-    moves = [_told(what, move, seen.forced) for move in plan_round(what.state, what.names, limits)]
+    moves = [_proposed(seen, move) for move in plan_round(what.state, what.names, limits)]
     if counted.moves:  # these change the balance that the planner saw
         leaving = {n.id for n in what.state.nodes if n.state in LEAVING}
         moves = [each for each in moves if each.move.from_node in leaving]
@@ -339,7 +353,7 @@ def forecast(image: Image, conditions: Conditions) -> Forecast:
     what = seen.what
     amiss = recounts(image, what, conditions, limits, seen.off.keys()).amiss
     planned = plan_to_fixed_point(what.state, what.names).moves
-    moves = tuple(_told(what, move, seen.forced).move for move in planned)
+    moves = tuple(_proposed(seen, move).move for move in planned)
     if amiss:
         return Forecast(moves, ())
     shut = waits_for(image, conditions) - image.requests.going()
@@ -355,7 +369,8 @@ def _counted(recounted: Recounts) -> Iterator[Proposed]:
             yield Proposed(move, Recount.DELETE if move.from_node else Recount.ADD)
 
 
-def _told(what: Tablets, move: ReplicaMove, forced: Set[str]) -> Proposed:
+def _proposed(seen: PlannerInput, move: ReplicaMove) -> Proposed:
+    what = seen.what
     table, tablet = what.tablet(move.unit)
     source, target = what.node_ids[move.source[0]], what.node_ids[move.target[0]]
     asked = TabletMove(
@@ -365,7 +380,7 @@ def _told(what: Tablets, move: ReplicaMove, forced: Set[str]) -> Proposed:
         from_node=source,
         to_node=target,
         to_shard=move.target[1],
-        force=source in forced,
+        force=source in seen.forced or move.target[0] in what.state.open_to_excluded,
         why=move.reason,
     )
     return Proposed(asked, move.kind)

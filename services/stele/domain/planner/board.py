@@ -186,9 +186,9 @@ class NodePlaces:
         nodes. A table that stands still gives only replicas on leaving nodes.
         """
         state, target = self._plan.state, self._columns[column]
-        if self.waits(replica) or replica in state.pinned or target in state.shut:
-            return False
         source = int(state.node.ravel()[replica])
+        if self.waits(replica) or replica in state.pinned or state.is_shut(source, target):
+            return False
         # Replicas of a leaving node ignore switches and unknown capacities, because a leave must
         # not wait.
         if state.state[source] not in LEAVING:

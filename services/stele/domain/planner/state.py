@@ -67,7 +67,8 @@ class BalanceColumns:
     dcs).
 
     Replicas that are ``pinned`` do not move. Replicas of tables that stand ``still``, with the
-    reason, move only off leaving nodes. Nodes that are ``shut`` get nothing.
+    reason, move only off leaving nodes. Nodes that are ``shut`` get nothing, except from excluded
+    nodes if they are also ``open_to_excluded``.
     """
 
     def __init__(
@@ -120,6 +121,7 @@ class BalanceColumns:
         self.pinned = frozenset[int]()
         self.still: Mapping[int, str] = {}
         self.shut = frozenset[int]()
+        self.open_to_excluded = frozenset[int]()
 
     # -- changes ---------------------------------------------------------------------------------------
 
@@ -228,6 +230,11 @@ class BalanceColumns:
         if held > int(self.peak[unit, self.dc[target]]):
             return False
         return self.state[source] in LEAVING or held <= racks.count(of)
+
+    def is_shut(self, source: int, target: int) -> bool:
+        """Return True if the target gets no replicas of the source now."""
+        from_excluded = self.state[source] == NodeRole.EXCLUDED
+        return target in self.shut and not (from_excluded and target in self.open_to_excluded)
 
     def fits(self, replica: int, target: int) -> bool:
         """Return True if the rules of placement allow a replica on ``target``."""

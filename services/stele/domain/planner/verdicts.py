@@ -94,7 +94,7 @@ class _Judge:
 
     def _takes_no_part(self, node: int) -> tuple[Rule, str] | None:
         state, name = self._state, self._state.nodes[node].id
-        if node in state.shut:
+        if state.is_shut(self._source, node):
             why = "its disk is full, it has rows to delete, it waits to leave"
             why += ", or moves to or from it have failed just now"
             return Rule.SHUT, f"{name} is silent, {why}"
