@@ -23,7 +23,7 @@ from stele.domain.model.requests import Among
 from stele.domain.names import RequestStatus, TransitionState
 from stele.domain.ring.transition import TransitionRow
 from stele.domain.snapshot import image_to_facts
-from stele.domain.topology.operations.tablet_repair import TABLET_REPAIR
+from stele.domain.topology.operations.repairs import TABLET_REPAIR
 from tests.coordinator.operations import stand_still
 from tests.coordinator.stories import reach, status_of
 from tests.coordinator.test_rack_lists import cluster

@@ -32,7 +32,7 @@ from stele.domain.model.operations import TabletMove, TabletRepair
 from stele.domain.model.requests import RequestChanged
 from stele.domain.model.schema import TableOptions
 from stele.domain.names import RequestKind, RequestStatus, TransitionState
-from stele.domain.topology.operations.tablet_repair import repaired_now
+from stele.domain.topology.operations.repairs import repaired_now
 from stele.domain.topology.requests import DOMAIN
 from tests.coordinator.operations import DOWN_S, stand_still
 from tests.coordinator.stories import error_of, reach, status_of

@@ -43,7 +43,7 @@ from stele.domain.ring.ranges import RING_SIZE
 from stele.domain.ring.transition import TransitionRow, stream_sources
 from stele.domain.tablets.maps import row_of
 from stele.domain.topology.barriers import AckTable
-from stele.domain.topology.operations.replace import removal_of_replaced
+from stele.domain.topology.operations.join import removal_of_replaced
 from stele.runtime.answers.plans import PlanAnswer, PlannedStream, PlanVerdict
 
 MOST_ASKED_NODES: Final = 16

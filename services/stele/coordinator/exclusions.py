@@ -28,7 +28,7 @@ from stele.domain.names import WaitKind
 from stele.domain.topology.barriers import Blocker
 from stele.domain.topology.live_copies import check_loss
 from stele.domain.topology.operations.base import declared_dead
-from stele.domain.topology.operations.exclude import check_exclusion
+from stele.domain.topology.operations.leave import check_exclusion
 from stele.domain.topology.operations.table import OPERATIONS
 
 HEARTBEAT_TIMEOUT: Final = "STELE_HEARTBEAT_TIMEOUT_S"

@@ -85,7 +85,7 @@ class TransitionState(StrEnum):
 
 
 class RequestKind(StrEnum):
-    """Kinds of topology requests; ``topology/operations`` has a file for each.
+    """Kinds of topology requests; ``topology/operations`` has a row object for each.
 
     Source: ScyllaDB, topology-over-raft.md, "Topology state machine".
     """

@@ -13,7 +13,7 @@ from stele.domain.model.schema import Data, Keyspace, SchemaImage, Table, TableC
 from stele.domain.names import TABLET_MAP
 from stele.domain.ring.ranges import Range
 from stele.domain.topology import live_copies
-from stele.domain.topology.operations import drop_table, keyspaces
+from stele.domain.topology.operations import keyspaces
 from stele_simulator.patching import Patch
 from stele_simulator.planting import STORY, planted
 
@@ -75,4 +75,4 @@ def drop_takes_the_map_of_others(patch: Patch) -> None:
 @planted(STORY)
 def base_is_dropped_under_the_others(patch: Patch) -> None:
     """A table is dropped although others have its tablets."""
-    patch.attribute(drop_table, "check_alone", lambda image, table: None)
+    patch.attribute(keyspaces, "check_alone", lambda image, table: None)

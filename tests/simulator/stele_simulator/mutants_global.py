@@ -17,7 +17,7 @@ from stele.domain.model.schema import owner_of
 from stele.domain.model.transitions import Transition
 from stele.domain.names import RequestKind
 from stele.domain.ring.ranges import Range
-from stele.domain.topology.operations import quiesce
+from stele.domain.topology.operations import global_requests
 from stele.domain.topology.operations.base import Served, State
 from stele.domain.topology.operations.table import OPERATIONS
 from stele.node.cells import StoredCell
@@ -101,8 +101,8 @@ def noop_passes_the_fence(patch: Patch) -> None:
 @planted(STORY)
 def quiesce_forgets_what_was_before(patch: Patch) -> None:
     """A quiesce does not wait for the requests before it."""
-    rest = tuple(c for c in quiesce.CONDITIONS if c is not quiesce.earlier_requests)
-    patch.attribute(quiesce, "CONDITIONS", rest)
+    rest = tuple(c for c in global_requests.CONDITIONS if c is not global_requests.earlier_requests)
+    patch.attribute(global_requests, "CONDITIONS", rest)
 
 
 def _serve(patch: Patch, kind: RequestKind) -> None:

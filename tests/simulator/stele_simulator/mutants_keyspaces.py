@@ -15,7 +15,7 @@ from stele.domain.ring import transition
 from stele.domain.ring.quorum import blocking
 from stele.domain.ring.transition import TransitionRow
 from stele.domain.topology import planning
-from stele.domain.topology.operations.keyspace_rf_change import to_shared_placement
+from stele.domain.topology.operations.replication import to_shared_placement
 from stele.domain.topology.planning import Locks, locks, moving_placements, needs
 from stele_simulator.patching import Patch
 from stele_simulator.planting import RUN, STORY, change_operation, planted

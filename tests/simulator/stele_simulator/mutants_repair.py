@@ -8,7 +8,7 @@ from stele.domain.model.transitions import Transition
 from stele.domain.names import RequestKind, TransitionState
 from stele.domain.ring.transition import TransitionPlan
 from stele.domain.topology import steps
-from stele.domain.topology.operations import tablet_repair
+from stele.domain.topology.operations import repairs
 from stele.domain.topology.operations.base import no_receivers
 from stele.domain.topology.operations.table import OPERATIONS
 from stele.domain.topology.steps import Draft
@@ -46,7 +46,7 @@ def excluded_hold_up_repairs(patch: Patch) -> None:
 @planted(STORY)
 def repair_locks_nothing(patch: Patch) -> None:
     """A tablet moves while it is repaired."""
-    plain = tablet_repair.plans
+    plain = repairs.plans
 
     def unlocked(image: Any, requests: Any) -> Any:
         found = plain(image, requests)

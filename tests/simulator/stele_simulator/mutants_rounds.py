@@ -27,7 +27,7 @@ from stele.domain.rules.requests import check_term
 from stele.domain.topology import barriers
 from stele.domain.topology.barriers import AckTable, Barrier, barrier
 from stele.domain.topology.decide import versions_of
-from stele.domain.topology.operations import drop_keyspace
+from stele.domain.topology.operations import keyspaces
 from stele.node.replica import LocalReplica
 from stele_simulator.patching import Patch
 from stele_simulator.planting import RUN, STORY, change_operation, planted
@@ -256,7 +256,7 @@ def drop_frees_the_name_before_the_fence(patch: Patch) -> None:
     """A keyspace is gone as soon as its drop begins."""
 
     def gone(image: Image, transition: Transition, version: int) -> Iterable[AnyFact]:
-        return drop_keyspace.on_done(image, transition, image.epoch + 1)
+        return keyspaces.end_keyspace_drop(image, transition, image.epoch + 1)
 
     change_operation(
         patch,

@@ -8,11 +8,8 @@ from stele.domain.names import RequestKind, TransitionState
 from stele.domain.ring.transition import TransitionPlan
 from stele.domain.rules import table_snapshots
 from stele.domain.topology import steps
-from stele.domain.topology.operations import (
-    keyspaces,
-    table_snapshot,
-    tablet_repair,
-)
+from stele.domain.topology.operations import keyspaces, repairs
+from stele.domain.topology.operations import table_snapshots as snapshots_of_tables
 from stele.domain.topology.operations.base import no_receivers
 from stele.domain.topology.steps import Draft
 from stele.node import backups
@@ -43,7 +40,7 @@ def one_replicas_files_are_enough(patch: Patch) -> None:
 @planted(STORY)
 def restore_locks_nothing(patch: Patch) -> None:
     """A tablet moves while it is restored: who gets it reads nothing."""
-    change_operation(patch, _RESTORE, plans=_unlocked(tablet_repair.plans))
+    change_operation(patch, _RESTORE, plans=_unlocked(repairs.plans))
 
 
 def _unlocked(plain: Any) -> Any:
@@ -63,7 +60,7 @@ def failed_snapshot_counts(patch: Patch) -> None:
 
     def careless(draft: Draft, transition: Transition, asked: Any) -> None:
         if transition.kind is _SNAPSHOT and transition.state is TransitionState.SNAPSHOT:
-            written = table_snapshot.on_written(draft.image, transition, asked.wrote, 1)
+            written = snapshots_of_tables.on_written(draft.image, transition, asked.wrote, 1)
             draft.add(*(written if transition.mark else ()))
         plain(draft, transition, asked)
 

@@ -26,7 +26,7 @@ from stele.domain.ring.columns import Rows, joined, widened
 from stele.domain.ring.placement import EMPTY_RING, WRITES, read_shards, reads_of
 from stele.domain.tablets.copies import goal
 from stele.domain.tablets.maps import moving, names_tablet, row_of, tablet_of
-from stele.domain.topology.operations.tablet_repair import participants
+from stele.domain.topology.operations.repairs import participants
 
 _BEFORE_READS_MOVE: Final = (
     TransitionState.ALLOW_WRITE_BOTH_READ_OLD,

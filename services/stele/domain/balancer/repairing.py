@@ -25,8 +25,8 @@ from stele.domain.model.settings import AUTO_REPAIR, AUTO_REPAIR_THRESHOLD_S, ON
 from stele.domain.planner.cluster import NodeRole
 from stele.domain.planner.moves import REPAIR_WEIGHT, WEIGHT, BalanceLimits, fits
 from stele.domain.planner.state import NOBODY
-from stele.domain.topology.operations.tablet_repair import MAX_REPAIRS
-from stele.domain.topology.operations.tablet_restore import MAX_RESTORES
+from stele.domain.topology.operations.repairs import MAX_REPAIRS
+from stele.domain.topology.operations.table_snapshots import MAX_RESTORES
 
 MOST_LOOKED_AT: Final = 4096
 """Largest number of tablets examined in a round, the oldest first. Streams have no room for more.

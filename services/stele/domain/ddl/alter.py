@@ -21,7 +21,7 @@ from stele.domain.model.schema import (
 )
 from stele.domain.rules.schema import accepted_drops, check_keyspace_stands
 from stele.domain.rules.table_parameters import RejectedChange, required
-from stele.domain.topology.operations import drop_keyspace as operation
+from stele.domain.topology.operations import keyspaces as operation
 
 
 def create_keyspace(context: Context, change: KeyspaceCreation) -> Iterable[AnyFact]:

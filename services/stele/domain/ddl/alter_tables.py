@@ -64,7 +64,7 @@ from stele.domain.rules.table_parameters import (
     changed_parameters,
     required,
 )
-from stele.domain.topology.operations import drop_table as operation
+from stele.domain.topology.operations import keyspaces as operation
 
 replace = msgspec.structs.replace
 

@@ -1,7 +1,7 @@
 """The present and the wanted number of a tablet's replicas by dc, and their racks where listed.
 
 At rest each tablet has the replicas that its keyspace asks for. During a change of replication
-(``topology.operations.tablet_rf_change``) it may have any number between the old and the new one.
+(``topology.operations.replication``) it may have any number between the old and the new one.
 """
 
 from collections import Counter

@@ -59,7 +59,7 @@ from stele.domain.rules.requests import (
 from stele.domain.tables import Json, changed_fields, changed_rows, row_json
 from stele.domain.topology.barriers import check_counted_at, let_through, level_in_force, next_lower
 from stele.domain.topology.live_copies import check_loss, may_lack_writes
-from stele.domain.topology.operations.exclude import check_exclusion
+from stele.domain.topology.operations.leave import check_exclusion
 from stele.domain.topology.operations.table import OPERATIONS, excluded_receivers, way_back
 from stele.domain.topology.planning import plan_group
 from stele.domain.topology.steps import Draft, enter, move

@@ -1,7 +1,7 @@
 """An operation: one row object that declares everything about a kind of request.
 
 See docs/design.md, rule 18. No other production module compares kinds. An operation consists of its
-file here, its command and its schema; see docs/internals/extending.md.
+object in a module here, its command and its schema; see docs/internals/extending.md.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Set
@@ -16,6 +16,7 @@ from stele.domain.facts import AnyFact
 from stele.domain.image import Image
 from stele.domain.model.membership import Node
 from stele.domain.model.requests import Request
+from stele.domain.model.schema import Table
 from stele.domain.model.table_snapshots import WrittenPart
 from stele.domain.model.topology import Subject
 from stele.domain.model.transitions import Transition
@@ -185,9 +186,10 @@ def no_receivers(transition: Transition) -> list[str]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Submission:
-    """First part: the command queues a request, and the coordinator serves requests in order."""
+class Operation:
+    """One kind of operation: its parts in the order in which they are called."""
 
+    # The command queues a request, and the coordinator serves requests in order.
     kind: RequestKind
     command: type | None
     """The command that asks for it; None if the command of another kind does so and selects the
@@ -198,26 +200,18 @@ class Submission:
     priority: int
     """Lower is served first: replace, join, remove, leave, rebuild, then the global requests."""
 
-
-@dataclass(frozen=True, kw_only=True)
-class WithoutTransition:
-    """The way of a request that changes no ranges. It opens no transition, so no later part applies
-    but the end.
-    """
-
+    # A request that changes no ranges opens no transition, so no later part applies but the end.
     served: Served | None = None
     asks_all: bool = False
     """It needs no transition, but every member must acknowledge its epoch."""
     foreseen: Callable[[Image, Request], tuple[str, ...]] = lambda image, request: ()
     """Work of other services for a request that needs no transition, in sentences."""
 
-
-@dataclass(frozen=True, kw_only=True)
-class Preconditions:
-    """Second part: the coordinator checks who must be up before a pending request may open."""
-
-    needed: Callable[[Image, list[Request]], list[str]]
-    """Nodes without which it does not start, sorted, in addition to receivers and quorums."""
+    # The coordinator checks who must be up before a pending request may open.
+    needed: Callable[[Image, list[Request]], list[str]] = lambda image, requests: []
+    """Nodes without which it does not start, sorted, in addition to receivers and quorums. None by
+    default: quorums are fenced, and they refuse requests of the nodes that are down.
+    """
     subjects_work: bool = True
     """True if its nodes are alive: it is undone if they are not, and live nodes form groups."""
     ends_by_silence: bool = False
@@ -231,11 +225,7 @@ class Preconditions:
     grouped: bool = False
     """Pending requests may open together, as one transition with one plan."""
 
-
-@dataclass(frozen=True, kw_only=True)
-class PlanRules:
-    """Third part: ``plan_group`` plans the transition, for the coordinator and again in the Advance."""
-
+    # ``plan_group`` plans the transition, for the coordinator and again in the Advance.
     check: Callable[[Image, list[Request]], Rejection | None] = lambda image, requests: None
     """Returns why it has become impossible; called just before it opens."""
     subjects: Callable[[Image, Ring, list[Request]], tuple[Subject, ...]] | None = None
@@ -253,13 +243,8 @@ class PlanRules:
     )
     """Returns why it has no room yet and reserves none either: later operations make that room."""
 
-
-@dataclass(frozen=True, kw_only=True)
-class Progression:
-    """Fourth part: the states of the open transition. In each state come its barriers, then its
-    streams or the work of all members.
-    """
-
+    # In each state of the open transition come its barriers, then its streams or the work of all
+    # members.
     first: TransitionState | None = None
     """First state; None without a transition: it is served, asks all members, or only excludes its
     nodes.
@@ -269,7 +254,7 @@ class Progression:
         lambda image, transition, version: ()
     )
     """Additional facts of the opening, given the new version."""
-    touched: Callable[[Image, Transition], Iterable[frozenset[str]]]
+    touched: Callable[[Image, Transition], Iterable[frozenset[str]]] = lambda image, transition: ()
     """Replica sets of each of which a barrier needs a quorum (I5)."""
     receivers: Callable[[Transition], list[str]] = no_receivers
     """Nodes that must stream, sorted."""
@@ -292,11 +277,7 @@ class Progression:
     milliseconds.
     """
 
-
-@dataclass(frozen=True, kw_only=True)
-class Completion:
-    """Last part: what becomes of its nodes and its data once it is done, undone or refused."""
-
+    # The end: what becomes of its nodes and its data once it is done, undone or refused.
     done: NodeState | None = None
     """State of its nodes once it is done."""
     on_done: Callable[[Image, Transition, int], Iterable[AnyFact]] = (
@@ -317,11 +298,6 @@ class Completion:
     """Requests on its behalf, which are cancelled with it."""
     on_ended: Callable[[Image, Request], Iterable[AnyFact]] = lambda image, request: ()
     """Additional facts of the end of a request that has changed no ranges."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Operation(Submission, WithoutTransition, Preconditions, PlanRules, Progression, Completion):
-    """One kind of operation: its parts in the order in which they are called."""
 
     def following(
         self, state: TransitionState, subjects: tuple[Subject, ...]
@@ -369,10 +345,6 @@ def replicas_of_data(image: Image, transition: Transition) -> Iterable[frozenset
     return {frozenset(nodes) for row in rows for nodes in (row.reads, row.writes)}
 
 
-def no_sets(image: Image, transition: Transition) -> Iterable[frozenset[str]]:
-    return ()
-
-
 GLOBAL_PRIORITY: Final = 100
 """Global requests follow all operations on nodes, and are served in the order of submission."""
 
@@ -383,11 +355,6 @@ def fence_missing(image: Image, epoch: int) -> MissingCondition | None:
     if topology.settled() or topology.since_epoch > epoch:
         return None
     return MissingCondition(f"version {topology.version} to be fenced")
-
-
-def nobody(image: Image, requests: list[Request]) -> list[str]:
-    """Need no node: quorums are fenced, and they refuse requests of the nodes that are down."""
-    return []
 
 
 def every_member(image: Image, requests: list[Request]) -> list[str]:
@@ -412,6 +379,14 @@ def declared_dead(requests: Iterable[Request]) -> frozenset[str]:
     return frozenset(node_id for request in requests for node_id in request.dead_nodes)
 
 
+def standing_table(image: Image, request: Request) -> Table | Rejection:
+    """Return the table of a request, unless it was dropped since."""
+    table = image.schema.tables.get(request.table_id)
+    if table is None or image.schema.data_of(table).dropped_version:
+        return Rejection("table_dropped", "The table was dropped.", "There is nothing left to do.")
+    return table
+
+
 def check_dead(image: Image, node_ids: Iterable[str]) -> Rejection | None:
     """Return what is wrong with the ids of nodes that are declared dead."""
     for node_id in node_ids:
@@ -432,6 +407,13 @@ def gaining_nodes(transition: Transition) -> list[str]:
 def receiving_nodes(transition: Transition) -> list[str]:
     """Return the nodes that must receive acknowledged writes before reads move to them, sorted."""
     return sorted({node for row in _planned_rows(transition) for node in row.receiving()})
+
+
+def receiving_and_own_nodes(transition: Transition) -> list[str]:
+    """Return the same nodes with the operation's own: streaming proves that these work before they
+    get reads.
+    """
+    return sorted({*receiving_nodes(transition), *transition.nodes()})
 
 
 def losing_nodes(transition: Transition) -> list[str]:

@@ -1,19 +1,49 @@
-"""Checks and facts that operations on keyspaces and tables share."""
+"""Operations that remove the data of keyspaces and tables: drop and truncate.
+
+The checks and facts that other operations on keyspaces and tables share come first.
+"""
 
 from collections.abc import Iterable
+from typing import Final
 
 import msgspec
 
 from stele.domain.base import Rejection
+from stele.domain.context import Context, Decision
 from stele.domain.facts import AnyFact
 from stele.domain.image import Image
 from stele.domain.model.membership import NodeChanged
+from stele.domain.model.operations import DropKeyspace, DropTable, Truncate
 from stele.domain.model.repairs import RepairsForgotten
 from stele.domain.model.requests import Request
 from stele.domain.model.ring import PlacementDropped
-from stele.domain.model.schema import Keyspace, Table, TableDropped
-from stele.domain.model.transitions import TransitionUnplanned
-from stele.domain.rules.schema import standing_keyspace, standing_table
+from stele.domain.model.schema import (
+    Keyspace,
+    KeyspaceChanged,
+    KeyspaceDropped,
+    Table,
+    TableChanged,
+    TableDropped,
+)
+from stele.domain.model.transitions import Transition, TransitionUnplanned
+from stele.domain.names import OrderKind, RequestKind, TransitionState
+from stele.domain.rules.requests import new_request
+from stele.domain.rules.schema import (
+    check_no_views,
+    dropped_objects,
+    standing_keyspace,
+    standing_table,
+)
+from stele.domain.topology.operations.base import (
+    GLOBAL_PRIORITY,
+    Operation,
+    State,
+    every_member,
+    replicas_of_data,
+)
+
+# Checks and facts that operations on keyspaces and tables share.
+
 
 replace = msgspec.structs.replace
 
@@ -119,3 +149,146 @@ def has_no_data(name: str) -> Rejection:
         f"Keyspace '{name}' has tablets: its data is in its tables.",
         f"Name a table, as in '{name}.TABLE'; `stele table list` shows them.",
     )
+
+
+# Drop a keyspace: after no version in use serves it, its row is removed and its name is free.
+#
+# drop_keyspace -> (gone)
+#
+# Requests that are routed by an older version are fenced out in between. So no write under the old
+# id can be acknowledged once a keyspace of the same name exists.
+
+
+def drop_keyspace(context: Context, command: DropKeyspace) -> Decision:
+    """Queue the drop of an existing keyspace."""
+    keyspace = free_keyspace(context.image, command.name)
+    if isinstance(keyspace, Rejection):
+        return keyspace
+    request = new_request(context, RequestKind.DROP_KEYSPACE, keyspace_id=keyspace.keyspace_id)
+    return (request,)
+
+
+def begin_keyspace_drop(image: Image, transition: Transition, version: int) -> Iterable[AnyFact]:
+    keyspace = image.schema.by_id[transition.keyspace_id]
+    # The row stays until the fence is known, so the name is not free before (rule 36).
+    yield KeyspaceChanged(replace(keyspace, dropped_version=version))
+
+
+def end_keyspace_drop(image: Image, transition: Transition, epoch: int) -> Iterable[AnyFact]:
+    """Remove its tables, its row, and its placement if no other keyspace uses it."""
+    keyspace = image.schema.by_id[transition.keyspace_id]
+    for table in image.schema.tables_of(keyspace):
+        yield from dropped_table(image, table)
+    yield from dropped_objects(image, keyspace)
+    yield KeyspaceDropped(keyspace.keyspace_id)
+    if not keyspace.tablets:
+        yield from left_placement(image, keyspace)
+    yield from cleaned_everywhere(image, epoch)
+
+
+DROP_KEYSPACE: Final = Operation(
+    kind=RequestKind.DROP_KEYSPACE,
+    command=DropKeyspace,
+    ask=drop_keyspace,
+    priority=0,
+    first=TransitionState.DROP_KEYSPACE,
+    states={TransitionState.DROP_KEYSPACE: State()},
+    on_open=begin_keyspace_drop,
+    touched=replicas_of_data,
+    on_done=end_keyspace_drop,
+)
+
+
+# Drop a table: after no version in use serves it, its row is removed and its name is free.
+#
+# drop_table -> (gone)
+#
+# See ``drop_keyspace``. Migrations of its tablets end without effect. If the table is co-located
+# with another one, that table stays with its map and its migrations.
+
+
+def drop_table(context: Context, command: DropTable) -> Decision:
+    """Queue the drop of an existing table without views whose tablet map no other table shares."""
+    table = free_table(context.image, command.name)
+    if isinstance(table, Rejection):
+        return table
+    refused = check_alone(context.image, table) or check_no_views(context.image, table)
+    if refused is not None:
+        return refused
+    return (new_request(context, RequestKind.DROP_TABLE, table_id=table.table_id),)
+
+
+def begin_table_drop(image: Image, transition: Transition, version: int) -> Iterable[AnyFact]:
+    table = image.schema.tables[transition.table_id]
+    # The row stays until the fence is known, so the name is not free before (rule 36).
+    yield TableChanged(replace(table, dropped_version=version))
+
+
+def end_table_drop(image: Image, transition: Transition, epoch: int) -> Iterable[AnyFact]:
+    yield from dropped_table(image, image.schema.tables[transition.table_id])
+    yield from cleaned_everywhere(image, epoch)
+
+
+DROP_TABLE: Final = Operation(
+    kind=RequestKind.DROP_TABLE,
+    command=DropTable,
+    ask=drop_table,
+    priority=0,
+    first=TransitionState.DROP_TABLE,
+    states={TransitionState.DROP_TABLE: State()},
+    on_open=begin_table_drop,
+    touched=replicas_of_data,
+    on_done=end_table_drop,
+)
+
+
+# Truncate: data written before is deleted on every replica and never returns.
+#
+# It applies to a table, or to a keyspace without tablets.
+#
+# truncate -> (gone)
+#
+# There is no way back. Entering the state gives the data another id, so writes of older versions no
+# longer count (docs/decisions/016-truncated-data-has-another-id.md). It is left after every member
+# has deleted the old data, or is excluded.
+
+
+def truncate(context: Context, command: Truncate) -> Decision:
+    """Queue it for the existing table or keyspace of this name."""
+    if context.image.schema.table_named(command.name) is not None:
+        table = free_table(context.image, command.name)
+        if isinstance(table, Rejection):
+            return table
+        return (new_request(context, RequestKind.TRUNCATE, table_id=table.table_id),)
+    keyspace = free_keyspace(context.image, command.name)
+    if isinstance(keyspace, Rejection):
+        return keyspace
+    if keyspace.tablets:
+        return has_no_data(command.name)
+    return (new_request(context, RequestKind.TRUNCATE, keyspace_id=keyspace.keyspace_id),)
+
+
+def begin_truncation(image: Image, transition: Transition, version: int) -> Iterable[AnyFact]:
+    if transition.table_id:
+        table = image.schema.tables[transition.table_id]
+        # The version gives the data another id from this epoch on (rule 36).
+        yield TableChanged(replace(table, truncated_version=version))
+        if len(image.schema.group_of(table)) == 1:  # what others have there stays repaired
+            yield from repairs_forgotten(image, table.table_id)
+    else:
+        keyspace = image.schema.by_id[transition.keyspace_id]
+        yield KeyspaceChanged(replace(keyspace, truncated_version=version))
+
+
+TRUNCATE: Final = Operation(
+    kind=RequestKind.TRUNCATE,
+    command=Truncate,
+    ask=truncate,
+    priority=GLOBAL_PRIORITY,
+    needed=every_member,
+    ends_by_silence=True,
+    first=TransitionState.TRUNCATE,
+    states={TransitionState.TRUNCATE: State(everybody_does=OrderKind.TRUNCATE)},
+    on_open=begin_truncation,
+    touched=replicas_of_data,
+)

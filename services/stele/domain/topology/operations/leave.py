@@ -1,9 +1,6 @@
-"""Leave (decommission): a node streams its data to its successors, then leaves.
+"""Nodes that go: a live node leaves, dead ones are removed or excluded."""
 
-write_both_read_old -> write_both_read_new -> left_token_ring -> (left)
-failure before write_both_read_new: rollback_to_normal -> (normal)
-"""
-
+from collections.abc import Set
 from typing import Final
 
 import msgspec
@@ -12,22 +9,28 @@ from stele.domain.base import Rejection
 from stele.domain.context import Context, Decision
 from stele.domain.image import Image
 from stele.domain.model.membership import Node, NodeChanged
-from stele.domain.model.operations import Leave
+from stele.domain.model.operations import Exclude, Leave, Remove
 from stele.domain.model.requests import Request
 from stele.domain.model.topology import Subject
 from stele.domain.model.transitions import Transition
 from stele.domain.names import NodeState, RequestKind, TransitionState
 from stele.domain.ring import transition
 from stele.domain.rules.requests import new_request
-from stele.domain.rules.ring import Ring, normal_member
+from stele.domain.rules.ring import Ring, free_member, normal_member
 from stele.domain.tablets.maps import tablets_on
 from stele.domain.topology.operations.base import (
     Operation,
     State,
     asking_nodes,
+    check_dead,
     planned_sets,
     receiving_nodes,
 )
+
+# Leave (decommission): a node streams its data to its successors, then leaves.
+#
+# write_both_read_old -> write_both_read_new -> left_token_ring -> (left)
+# failure before write_both_read_new: rollback_to_normal -> (normal)
 
 
 def leave(context: Context, command: Leave) -> Decision:
@@ -102,7 +105,7 @@ def check_enough_remain(image: Image, leaving: Node) -> Rejection | None:
     return None
 
 
-def held(image: Image, planned: Transition, requests: list[Request]) -> Rejection | None:
+def held_by_tablets(image: Image, planned: Transition, requests: list[Request]) -> Rejection | None:
     """Return why the nodes must wait: their tablets have to migrate first."""
     left = {node_id: tablets_on(image, node_id) for node_id in planned.nodes()}
     having = {node_id: count for node_id, count in left.items() if count}
@@ -144,11 +147,134 @@ LEAVE: Final = Operation(
     needed=asking_nodes,
     subjects=subjects,
     ring_after=ring_after,
-    held=held,
+    held=held_by_tablets,
     first=_STATE.WRITE_BOTH_READ_OLD,
     states=states_of_going(NodeState.DECOMMISSIONING),
     touched=planned_sets,
     receivers=receiving_nodes,
     done=NodeState.LEFT,
     undone=NodeState.NORMAL,
+)
+
+
+# Remove (removenode): a permanently dead node leaves, and its successors stream from the other
+# replicas.
+#
+# write_both_read_old -> write_both_read_new -> left_token_ring -> (left)
+# failure before write_both_read_new: rollback_to_normal -> (normal, and excluded)
+#
+# Several requests at one time open together, because no dead node can take over from another.
+
+
+def remove(context: Context, command: Remove) -> Decision:
+    """Queue the request to remove a node. The coordinator starts it only while the node is down."""
+    image = context.image
+    node = free_member(image, command.node_id)
+    if isinstance(node, Rejection):
+        return node
+    refused = check_dead(image, command.ignore_nodes) or check_enough_remain(image, node)
+    if refused is not None:
+        return refused
+    if node.state is not NodeState.NORMAL:
+        return Rejection(
+            "wrong_state",
+            f"Node '{node.node_id}' is {node.state}; only a normal node can be removed.",
+            "Cancel its request: a join that is undone leaves nothing of the node.",
+            {"state": node.state},
+        )
+    changed = msgspec.structs.replace(node, request_id=context.envelope.request_id)
+    request = new_request(
+        context,
+        RequestKind.REMOVE,
+        node_id=node.node_id,
+        removes_node=True,
+        dead_nodes=tuple(sorted({node.node_id, *command.ignore_nodes})),
+        force=command.force,
+    )
+    return NodeChanged(changed), request
+
+
+REMOVE: Final = Operation(
+    kind=RequestKind.REMOVE,
+    command=Remove,
+    ask=remove,
+    priority=2,
+    needed=asking_nodes,
+    subjects_work=False,
+    grouped=True,
+    subjects=subjects,
+    ring_after=ring_after,
+    held=held_by_tablets,
+    first=TransitionState.WRITE_BOTH_READ_OLD,
+    states=states_of_going(NodeState.REMOVING),
+    touched=planned_sets,
+    receivers=receiving_nodes,
+    done=NodeState.LEFT,
+    undone=NodeState.NORMAL,
+)
+
+
+# Exclude (excludenode): nodes are declared permanently dead, so that no barrier waits for them.
+#
+# The epoch that excludes them completes it.
+
+
+def exclude(context: Context, command: Exclude) -> Decision:
+    """Queue the declaration. The coordinator acts on it only while these nodes are down."""
+    image = context.image
+    refused = check_dead(image, command.node_ids)
+    if refused is not None:
+        return refused
+    asked = {*command.node_ids} - image.membership.excluded()
+    if not asked:
+        return Rejection(
+            "nobody_to_exclude",
+            "All of these nodes are excluded already." if command.node_ids else "No node is named.",
+            "`stele nodes` shows who is excluded.",
+        )
+    refused = _check_somebody_stays(image, asked)
+    if refused is not None:
+        return refused
+    dead = tuple(sorted(asked))
+    return (new_request(context, RequestKind.EXCLUDE, dead_nodes=dead, force=command.force),)
+
+
+def check_exclusion(image: Image, request: Request, dead: Set[str]) -> Rejection | None:
+    """Check again before a request's dead nodes are excluded, because others may be excluded by
+    then.
+
+    A replacing node may be the first one that stays, so its request passes.
+    """
+    return None if request.replaced_id or not dead else _check_somebody_stays(image, dead)
+
+
+def _check_somebody_stays(image: Image, dead: Set[str]) -> Rejection | None:
+    """Refuse if no node with data would remain."""
+    if _will_be_there(image) - dead:
+        return None
+    return Rejection(
+        "last_node",
+        "No node with tokens would be left.",
+        "Start one of them: a cluster without a node that has its data is lost.",
+    )
+
+
+def _will_be_there(image: Image) -> set[str]:
+    """Return the nodes that hold data, and joining nodes past their point of no return."""
+    coming = {
+        node_id
+        for transition in image.topology.open()
+        if transition.state is TransitionState.WRITE_BOTH_READ_NEW
+        for node_id in transition.nodes()
+        if image.membership.nodes[node_id].num_tokens
+        and image.membership.nodes[node_id].state in (NodeState.BOOTSTRAPPING, NodeState.REPLACING)
+    }
+    return ({*image.membership.holding()} | coming) - image.membership.excluded()
+
+
+EXCLUDE: Final = Operation(
+    kind=RequestKind.EXCLUDE,
+    command=Exclude,
+    ask=exclude,
+    priority=0,
 )

@@ -19,7 +19,6 @@ from stele.domain.model.membership import NodeChanged
 from stele.domain.model.operations import MoveNode
 from stele.domain.model.requests import Request
 from stele.domain.model.topology import Subject
-from stele.domain.model.transitions import Transition
 from stele.domain.names import NodeState, RequestKind, TransitionState
 from stele.domain.ring import transition
 from stele.domain.rules.requests import new_request
@@ -30,7 +29,7 @@ from stele.domain.topology.operations.base import (
     asking_nodes,
     location_of,
     planned_sets,
-    receiving_nodes,
+    receiving_and_own_nodes,
 )
 
 
@@ -90,13 +89,6 @@ def ring_after(image: Image, ring: Ring, moving: tuple[Subject, ...]) -> Ring:
     return ring
 
 
-def receivers(moving: Transition) -> list[str]:
-    """Return the nodes that gain ranges, and the moving node: it must prove that it works before it
-    gets reads.
-    """
-    return sorted({*receiving_nodes(moving), *moving.nodes()})
-
-
 _STATE: Final = TransitionState
 MOVE: Final = Operation(
     kind=RequestKind.MOVE,
@@ -125,7 +117,7 @@ MOVE: Final = Operation(
         _STATE.ROLLBACK_TO_NORMAL: State(delta=transition.rollback, undoing=True),
     },
     touched=planned_sets,
-    receivers=receivers,
+    receivers=receiving_and_own_nodes,
     done=NodeState.NORMAL,
     undone=NodeState.NORMAL,
 )

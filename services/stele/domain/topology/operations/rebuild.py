@@ -29,7 +29,7 @@ from stele.domain.ring.ranges import Range
 from stele.domain.ring.transition import TransitionPlan, TransitionRow, disjoint, staying
 from stele.domain.rules.requests import ended, new_request
 from stele.domain.rules.ring import locations_now, normal_member
-from stele.domain.topology.operations.base import Operation, Sources, State, no_sets
+from stele.domain.topology.operations.base import Operation, Sources, State
 from stele.domain.topology.operations.leave import subjects
 
 
@@ -171,7 +171,6 @@ REBUILD: Final = Operation(
         ),
         _STATE.ROLLBACK_TO_NORMAL: State(undoing=True),
     },
-    touched=no_sets,
     receivers=receivers,
     sources=sources,
     done=NodeState.NORMAL,

@@ -44,8 +44,6 @@ from stele.domain.topology.operations.base import (
     MissingCondition,
     Operation,
     Served,
-    no_sets,
-    nobody,
 )
 
 replace = msgspec.structs.replace
@@ -222,7 +220,5 @@ RECONFIGURE_CATCH_UP: Final = Operation(
     priority=GLOBAL_PRIORITY,
     served=Served(missing=missing, step=step, since=since),
     foreseen=foreseen,
-    needed=nobody,
-    touched=no_sets,
     on_ended=on_ended,
 )

@@ -1,4 +1,4 @@
-"""The table of all operations (docs/design.md, rule 18); each has its own file."""
+"""The table of all operations (docs/design.md, rule 18); related kinds share a module."""
 
 from collections.abc import Set
 from typing import Final
@@ -7,32 +7,28 @@ from stele.domain.image import Image
 from stele.domain.model.transitions import Transition
 from stele.domain.names import RequestKind, TransitionState
 from stele.domain.topology.operations.base import Operation, State, more_dead_after, new_replicas
-from stele.domain.topology.operations.cleanup import CLEANUP
-from stele.domain.topology.operations.drop_keyspace import DROP_KEYSPACE
-from stele.domain.topology.operations.drop_table import DROP_TABLE
-from stele.domain.topology.operations.enable_features import ENABLE_FEATURES
-from stele.domain.topology.operations.exclude import EXCLUDE
-from stele.domain.topology.operations.intranode_migration import INTRANODE_MIGRATION
-from stele.domain.topology.operations.join import JOIN
-from stele.domain.topology.operations.keyspace_rf_change import KEYSPACE_RF_CHANGE
-from stele.domain.topology.operations.leave import LEAVE
+from stele.domain.topology.operations.global_requests import (
+    CLEANUP,
+    ENABLE_FEATURES,
+    NEW_CDC_GENERATION,
+    NOOP_REQUEST,
+    QUIESCE,
+)
+from stele.domain.topology.operations.join import JOIN, REPLACE
+from stele.domain.topology.operations.keyspaces import DROP_KEYSPACE, DROP_TABLE, TRUNCATE
+from stele.domain.topology.operations.leave import EXCLUDE, LEAVE, REMOVE
 from stele.domain.topology.operations.move import MOVE
-from stele.domain.topology.operations.new_cdc_generation import NEW_CDC_GENERATION
-from stele.domain.topology.operations.noop_request import NOOP_REQUEST
-from stele.domain.topology.operations.quiesce import QUIESCE
 from stele.domain.topology.operations.rebuild import REBUILD
 from stele.domain.topology.operations.reconfigure_catch_up import RECONFIGURE_CATCH_UP
-from stele.domain.topology.operations.remove import REMOVE
-from stele.domain.topology.operations.replace import REPLACE
-from stele.domain.topology.operations.table_repair import TABLE_REPAIR
-from stele.domain.topology.operations.table_restore import TABLE_RESTORE
-from stele.domain.topology.operations.table_snapshot import TABLE_SNAPSHOT
-from stele.domain.topology.operations.tablet_migration import TABLET_MIGRATION
-from stele.domain.topology.operations.tablet_repair import TABLET_REPAIR
+from stele.domain.topology.operations.repairs import TABLE_REPAIR, TABLET_REPAIR
+from stele.domain.topology.operations.replication import KEYSPACE_RF_CHANGE, TABLET_RF_CHANGE
+from stele.domain.topology.operations.table_snapshots import (
+    TABLE_RESTORE,
+    TABLE_SNAPSHOT,
+    TABLET_RESTORE,
+)
+from stele.domain.topology.operations.tablet_migration import INTRANODE_MIGRATION, TABLET_MIGRATION
 from stele.domain.topology.operations.tablet_resize import TABLET_RESIZE
-from stele.domain.topology.operations.tablet_restore import TABLET_RESTORE
-from stele.domain.topology.operations.tablet_rf_change import TABLET_RF_CHANGE
-from stele.domain.topology.operations.truncate import TRUNCATE
 
 __all__ = [
     "OPERATIONS",

@@ -1,20 +1,4 @@
-"""Migration of a tablet: a replica moves from one node to another while the tablet serves.
-
-Variants: the tablet gains a replica or loses one, and no other replica moves; or a replica moves to
-another shard of its node (``intranode_migration``).
-
-allow_write_both_read_old -> write_both_read_old -> streaming -> write_both_read_new -> use_new -> cleanup
-  -> end_migration -> (gone)
-failure up to streaming: cleanup_target -> revert_migration -> (gone)
-new replicas of write_both_read_new die: write_both_read_old_fallback_cleanup -> cleanup_target -> ...
-
-An excluded node cannot be a source: the new replica is rebuilt from the others. A tablet has one
-migration at a time (docs/design.md, INV-TABL-2), which locks its row of the tablet map. Co-located
-tables share one map: the move carries the data of all of them, and the request names the map's
-owner.
-
-Source: ScyllaDB, topology-over-raft.md, "Tablet transitions".
-"""
+"""Migration of a tablet: a replica moves from one node to another while the tablet serves."""
 
 from collections.abc import Iterable
 from typing import Final
@@ -51,17 +35,34 @@ from stele.domain.topology.operations.base import (
     sets_of_both,
 )
 
-# The default shard of a replica: the one with the fewest replicas of its table, then of all.
+# Migration of a tablet: a replica moves from one node to another while the tablet serves.
 #
-# Replicas are counted, including requested ones, because their sizes are not in the log. A sender
-# that knows sizes, such as the balancer, names the shard itself.
+# Variants: the tablet gains a replica or loses one, and no other replica moves; or a replica moves
+# to another shard of its node (``intranode_migration``).
+#
+# allow_write_both_read_old -> write_both_read_old -> streaming -> write_both_read_new -> use_new -> cleanup
+#   -> end_migration -> (gone)
+# failure up to streaming: cleanup_target -> revert_migration -> (gone)
+# new replicas of write_both_read_new die: write_both_read_old_fallback_cleanup -> cleanup_target -> ...
+#
+# An excluded node cannot be a source: the new replica is rebuilt from the others. A tablet has one
+# migration at a time (docs/design.md, INV-TABL-2), which locks its row of the tablet map.
+# Co-located tables share one map: the move carries the data of all of them, and the request names
+# the map's owner.
+#
+# Source: ScyllaDB, topology-over-raft.md, "Tablet transitions".
 
 
 Counts = npt.NDArray[np.int64]
 
 
 class Shards:
-    """Chooses shards for replicas in the order of calls. Each choice counts for the next ones."""
+    """Chooses shards for replicas in the order of calls. Each choice counts for the next ones.
+
+    The default shard of a replica is the one with the fewest replicas of its table, then of all.
+    Replicas are counted, including requested ones, because their sizes are not in the log. A sender
+    that knows sizes, such as the balancer, names the shard itself.
+    """
 
     def __init__(self, image: Image) -> None:
         self._image = image
@@ -297,6 +298,42 @@ TABLET_MIGRATION: Final = Operation(
             on_success=_STATE.REVERT_MIGRATION,
         ),
         _STATE.REVERT_MIGRATION: State(undoing=True),
+    },
+    touched=touched_sets,
+    receivers=receiving_nodes,
+    cleans_up=False,
+)
+
+
+# Migration of a tablet within a node: its replica moves to another shard, while it serves.
+#
+# The stages are those of a migration between nodes, with shards instead of nodes. The node writes
+# to both shards, streams from itself, reads the new shard, then deletes the data of the old one.
+# Routers send requests to the same nodes throughout, so no quorum changes. A barrier still
+# separates two stages, because writes of an older stage must have ended.
+
+
+def needed_within(image: Image, requests: list[Request]) -> list[str]:
+    """Return the node: no other node has the data of its shard."""
+    return [request.to_node for request in requests]
+
+
+_READ_NEW: Final = TransitionState.WRITE_BOTH_READ_NEW
+INTRANODE_MIGRATION: Final = Operation(
+    kind=RequestKind.INTRANODE_MIGRATION,
+    command=None,
+    ask=move_tablets,
+    priority=6,
+    needed=needed_within,
+    subjects_work=False,
+    ends_by_silence=True,
+    plans=plans,
+    first=TABLET_MIGRATION.first,
+    states={
+        **TABLET_MIGRATION.states,
+        _READ_NEW: msgspec.structs.replace(
+            TABLET_MIGRATION.states[_READ_NEW], reads_have_moved=False
+        ),
     },
     touched=touched_sets,
     receivers=receiving_nodes,

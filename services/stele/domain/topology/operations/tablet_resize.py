@@ -34,7 +34,7 @@ from stele.domain.rules.requests import new_request
 from stele.domain.rules.schema import accepted_drops, check_balancing, off_for, standing_map_owner
 from stele.domain.tablets.maps import MAX_TABLETS, apart, holders, resized
 from stele.domain.tablets.moves import no_tablets
-from stele.domain.topology.operations.base import Operation, State, nobody, planned_sets
+from stele.domain.topology.operations.base import Operation, State, planned_sets, standing_table
 
 
 def resize_table(context: Context, command: ResizeTable) -> Decision:
@@ -96,9 +96,9 @@ def plans(image: Image, requests: list[Request]) -> dict[str, TransitionPlan] | 
     the first of which is the primary.
     """
     (request,) = requests
-    table = image.schema.tables.get(request.table_id)
-    if table is None or image.schema.data_of(table).dropped_version:
-        return Rejection("table_dropped", "The table was dropped.", "There is nothing to resize.")
+    table = standing_table(image, request)
+    if isinstance(table, Rejection):
+        return table
     refused = _check_count(image, table, request.tablet_count)
     if refused is not None:
         return refused
@@ -174,7 +174,6 @@ TABLET_RESIZE = Operation(
     command=ResizeTable,
     ask=resize_table,
     priority=5,
-    needed=nobody,
     subjects_work=False,
     prepared_by=prepared_by,
     plans=plans,

@@ -1,19 +1,4 @@
-"""Repair of a tablet: each replica receives the rows that it lacks, while the tablet serves.
-
-repair -> end_repair -> (gone), also after a failure or cancel; then it does not count as repaired.
-
-No replica comes or goes, so nothing has to be undone. Rows merge by last write wins, and new writes
-reach the replicas as usual. The operation locks the row of the tablet map, so the replicas stay,
-and the tablet has no other transition (docs/design.md, INV-TABL-2).
-
-Excluded replicas neither send nor receive; all others must do both. Then each has all rows that any
-of them had, and every write acknowledged before the request. If the request names nodes or dcs,
-only replicas there take part. The tablet then does not count as repaired, because another replica
-may have more rows. With one replica there is nothing to do. Co-located tables share one map and are
-repaired together.
-
-Source: ScyllaDB, topology-over-raft.md, "Tablet transitions".
-"""
+"""Repair of a tablet, and of all tablets of a table."""
 
 from collections.abc import Iterable, Set
 from typing import Final
@@ -25,8 +10,8 @@ from stele.domain.base import Rejection
 from stele.domain.context import Context, Decision, unknown_node
 from stele.domain.facts import AnyFact
 from stele.domain.image import Image
-from stele.domain.model.operations import RepairTablets, TabletRepair
-from stele.domain.model.repairs import TabletRepaired
+from stele.domain.model.operations import RepairTable, RepairTablets, TabletRepair
+from stele.domain.model.repairs import RepairsForgotten, TabletRepaired
 from stele.domain.model.requests import Among, Request, RequestChanged, RequestForgotten
 from stele.domain.model.schema import Table
 from stele.domain.model.transitions import Transition
@@ -34,13 +19,41 @@ from stele.domain.names import BALANCER, RequestKind, RequestStatus, TransitionS
 from stele.domain.ring.placement import Placement
 from stele.domain.ring.ranges import Range
 from stele.domain.ring.transition import TransitionPlan, TransitionRow, staying
-from stele.domain.rules.requests import each_once, new_request, of_tablet, open_tablets
+from stele.domain.rules.requests import (
+    each_once,
+    ended,
+    new_request,
+    of_tablet,
+    open_tablets,
+    started,
+)
 from stele.domain.rules.schema import accepted_drops, standing_map_owner
 from stele.domain.tablets.maps import row_of
-from stele.domain.tablets.moves import check_tablet
-from stele.domain.topology.operations.base import Operation, Sources, State, no_sets
+from stele.domain.tablets.moves import check_tablet, no_tablets
+from stele.domain.topology.operations.base import (
+    MissingCondition,
+    Operation,
+    Served,
+    Sources,
+    State,
+    standing_table,
+)
 
-# The replicas that take part in a repair of named nodes or dcs.
+# Repair of a tablet: each replica receives the rows that it lacks, while the tablet serves.
+#
+# repair -> end_repair -> (gone), also after a failure or cancel; then it does not count as repaired.
+#
+# No replica comes or goes, so nothing has to be undone. Rows merge by last write wins, and new
+# writes reach the replicas as usual. The operation locks the row of the tablet map, so the replicas
+# stay, and the tablet has no other transition (docs/design.md, INV-TABL-2).
+#
+# Excluded replicas neither send nor receive; all others must do both. Then each has all rows that
+# any of them had, and every write acknowledged before the request. If the request names nodes or
+# dcs, only replicas there take part. The tablet then does not count as repaired, because another
+# replica may have more rows. With one replica there is nothing to do. Co-located tables share one
+# map and are repaired together.
+#
+# Source: ScyllaDB, topology-over-raft.md, "Tablet transitions".
 
 
 ENOUGH = 2
@@ -107,8 +120,8 @@ def repair_tablets(context: Context, command: RepairTablets) -> Decision:
         return (
             _check_alone(repair, asked, (table.table_id, repair.tablet))
             or check_tablet(image, table, repair)
-            or _check_among(context, table, repair)
-            or _request(context, table, repair, goals.get(table.table_id), alone=alone)
+            or _check_participants(context, table, repair)
+            or _request_for(context, table, repair, goals.get(table.table_id), alone=alone)
         )
 
     nothing = Rejection("no_repairs", "There is no tablet to repair.", "Name at least one.")
@@ -132,7 +145,7 @@ def _check_alone(
     )
 
 
-def _check_among(context: Context, table: Table, repair: TabletRepair) -> Rejection | None:
+def _check_participants(context: Context, table: Table, repair: TabletRepair) -> Rejection | None:
     """Refuse a repair with fewer than two participants.
 
     One suffices for a repair that belongs to an open repair of the whole table.
@@ -153,7 +166,7 @@ def _check_among(context: Context, table: Table, repair: TabletRepair) -> Reject
     )
 
 
-def _request(
+def _request_for(
     context: Context, table: Table, repair: TabletRepair, goal: Request | None, *, alone: bool
 ) -> RequestChanged:
     """Return the request. Its time is after that of the table's repair, even if the log's time
@@ -176,9 +189,9 @@ def _request(
 def plans(image: Image, requests: list[Request]) -> dict[str, TransitionPlan] | Rejection:
     """Return the plan of the one row of the tablet map, with the same replicas before and after."""
     (request,) = requests
-    table = image.schema.tables.get(request.table_id)
-    if table is None or image.schema.data_of(table).dropped_version:
-        return Rejection("table_dropped", "The table was dropped.", "There is nothing to do.")
+    table = standing_table(image, request)
+    if isinstance(table, Rejection):
+        return table
     refused = check_tablet(image, table, _asked(image, table, request))
     if refused is not None:
         return refused
@@ -270,10 +283,130 @@ TABLET_REPAIR: Final = Operation(
         ),
         _STATE.END_REPAIR: State(),
     },
-    touched=no_sets,
     receivers=receivers,
     left_aside=left_aside,
     sources=sources,
     on_done=on_done,
     cleans_up=False,
+)
+
+
+# Repair of a table: all of its tablets, as streams have room; co-located tables are repaired
+# together.
+#
+# The request is the goal. While it runs, the balancer asks for repairs of tablets that were last
+# repaired before the request, the oldest first (``balancer.repairing``). It is done when none is
+# left.
+#
+# A repair among some replicas keeps separate times meanwhile, because it does not count as a repair
+# of the table. A cancel ends it at once, with those repairs of the balancer that have not begun.
+
+
+def repair_table(context: Context, command: RepairTable) -> Decision:
+    """Queue it for an existing table with tablets, one at a time, whichever replicas take part."""
+    image = context.image
+    drops = accepted_drops(image, context.envelope.actor)
+    table = standing_map_owner(image, command.name, drops)
+    if isinstance(table, Rejection):
+        return table
+    if not table.placement:
+        return no_tablets(command.name)
+    other = image.requests.table_repairs().get(table.table_id)
+    if other is not None:
+        return Rejection(
+            "table_is_repaired",
+            f"Table {command.name} is repaired by request {other.request_id}.",
+            "Wait until that is done, or cancel it.",
+            {"request_id": other.request_id},
+        )
+    among, placement = Among(command.nodes, command.dcs), image.ring.placements[table.placement]
+    refused = check_among(image, among, placement)
+    if refused is not None:
+        return refused
+    request = new_request(
+        context,
+        RequestKind.TABLE_REPAIR,
+        table_id=table.table_id,
+        submitted_ms=max(context.log_ms, _newest_ms(image, table)),
+        repair_nodes=among.nodes,
+        repair_dcs=among.dcs,
+    )
+    return (request,)
+
+
+def _newest_ms(image: Image, table: Table) -> int:
+    """Return the newest repair time of the table's tablets, in milliseconds, including open
+    requests.
+
+    The new request must not be earlier, even if the log's time stands still.
+    """
+    tablets = len(image.ring.placements[table.placement])
+    times = [image.repairs.of(table.table_id, tablets, restricted=each) for each in (False, True)]
+    mine = (r for r in image.requests.open.values() if r.repairs and r.table_id == table.table_id)
+    return max(int(np.max(times)), max((r.submitted_ms for r in mine), default=0))
+
+
+def table_repair_missing(image: Image, request: Request) -> MissingCondition | None:
+    """Return the tablets that were repaired before the request, or never."""
+    table = standing_table(image, request)
+    if request.status is RequestStatus.PENDING or isinstance(table, Rejection):
+        return None
+    left, of = _left(image, table, request)
+    if not left:
+        return None
+    what = f"{left} of {of} tablets of {image.schema.full_name(table)} to be repaired"
+    what += request.among.words()
+    return MissingCondition(what, left=left, of=of)
+
+
+def _left(image: Image, table: Table, request: Request) -> tuple[int, int]:
+    """Return how many tablets are still to be repaired, and how many there are."""
+    tablets, restricted = len(image.ring.placements[table.placement]), request.is_restricted
+    times = image.repairs.of(table.table_id, tablets, restricted=restricted)
+    return int((times <= request.submitted_ms).sum()), len(times)
+
+
+def table_repair_foreseen(image: Image, request: Request) -> tuple[str, ...]:
+    """Return the balancer's work for it."""
+    table = standing_table(image, request)
+    if isinstance(table, Rejection):
+        return ()
+    left, _ = _left(image, table, request)
+    name = image.schema.full_name(table)
+    return (f"{name}: {left} tablets are to be repaired{request.among.words()}",)
+
+
+def table_repair_step(context: Context, request: Request) -> tuple[AnyFact, ...]:
+    """Start; then end as done, or as failed if the table was dropped."""
+    image = context.image
+    table = standing_table(image, request)
+    if isinstance(table, Rejection):
+        return ended(context, image, request, RequestStatus.FAILED, table.message)
+    if request.status is RequestStatus.PENDING:
+        return (RequestChanged(started(context, request)),)
+    done = ended(context, image, request, RequestStatus.DONE, "")
+    if not request.is_restricted:
+        return done
+    return RepairsForgotten(request.table_id, restricted=True), *done
+
+
+def table_repair_made_for(image: Image, request: Request) -> Iterable[Request]:
+    """Return pending repairs that the balancer would not have asked for without it, or would ask
+    for again.
+    """
+    return (
+        other
+        for other in image.requests.pending()
+        if other.repairs_tablet and other.table_id == request.table_id and other.actor == BALANCER
+    )
+
+
+TABLE_REPAIR: Final = Operation(
+    kind=RequestKind.TABLE_REPAIR,
+    command=RepairTable,
+    ask=repair_table,
+    priority=7,
+    served=Served(missing=table_repair_missing, step=table_repair_step),
+    foreseen=table_repair_foreseen,
+    made_for=table_repair_made_for,
 )
