@@ -2,7 +2,7 @@
 
 import pytest
 
-from stele.coordinator.model import ReplicaLiveness, Wait
+from stele.coordinator.model import Wait
 from stele.domain.commands import (
     AdmitDivergence,
     AskSnapshot,
@@ -253,14 +253,6 @@ def test_archive_wait_does_not_block_other_requests() -> None:
     assert any(w.kind is WaitKind.ARCHIVE for w in world.brain.steps.waits)
     own = [w for w in world.brain.steps.waits if "join-a2" in w.request_ids]
     assert own and own[0].kind is WaitKind.STREAM
-
-
-def test_replica_that_was_never_asked_is_neither_up_nor_dead() -> None:
-    assert ReplicaLiveness(5.0).answered_s is None
-    world = archived("r1 r2 r3 r4")
-    world.brain.heard = {}
-    world.brain.look()
-    assert not reconfigurations(world)
 
 
 # Diverged members.

@@ -5,13 +5,10 @@ from typing import Any
 import pytest
 
 from stele.coordinator.steps import Limits, Observed, next_steps
-from stele.domain import decide
 from stele.domain.commands import (
-    AnnounceNode,
     Cancel,
     CreateKeyspace,
     CreateTable,
-    EnableFeatures,
     Exclude,
     Leave,
     MoveTablets,
@@ -204,17 +201,6 @@ def test_request_must_name_other_dead_nodes(operation: str) -> None:
     assert not world.image.membership.excluded()
 
 
-def test_request_waits_for_another_dead_node_before_the_exclusion() -> None:
-    world = with_dead(3, "a1", "b1", nodes="a2 b2 c2 a3 b3 c3")
-    request_id = remove(world, "b1")
-    world.pass_s(20)
-    (wait,) = [w for w in world.brain.steps.waits if request_id in w.request_ids]
-    assert (wait.kind, [b.node_id for b in wait.blockers]) == (WaitKind.MEMBERS, ["a1"])
-    assert not world.image.membership.excluded()
-    world.nodes["a1"].alive = True
-    assert ended(world, request_id) is RequestStatus.DONE
-
-
 def test_replacement_that_never_starts_excludes_no_node() -> None:
     world = with_dead(3, "b1")
     assert world.replace("b9", "b1") is None
@@ -293,28 +279,6 @@ def test_second_request_for_a_dead_node_is_refused() -> None:
     assert again is not None and again.code == "request_in_progress"
 
 
-def test_replacement_must_be_in_the_dc_and_rack_of_the_dead_node() -> None:
-    world = with_dead(3, "b1")
-    node = world.image.node("b1")
-    assert node is not None
-    for name, dead, rack, code in (
-        ("b8", "b7", "b", "unknown_node"),
-        ("b9", "b1", "c", "wrong_place"),
-        ("b10", "b1", "b", ""),
-    ):
-        refused = world.replace(name, dead, rack=rack)
-        assert ("" if refused is None else refused.code) == code
-
-
-def test_removal_that_leaves_too_few_nodes_is_refused() -> None:
-    world = with_dead(3, "b1", nodes="")
-    refused = world.apply(Remove(node_id="b1"))
-    assert refused is not None and refused.code == "too_few_nodes"
-    assert "replace the node" in refused.hint
-    assert world.replace("b9", "b1") is None
-    assert ended(world, "replace-b9") is RequestStatus.DONE
-
-
 def test_excluded_node_cannot_leave_or_be_excluded_again() -> None:
     world = with_dead(3, "b1")
     assert world.apply(Exclude(("b1",)), "exclude") is None
@@ -350,29 +314,6 @@ def test_removed_node_is_not_marked_for_cleanup() -> None:
     assert ended(world, remove(world, "b1")) is RequestStatus.DONE
     node = world.image.node("b1")
     assert node is not None and node.cleanup_since == 0
-
-
-def test_feature_is_enabled_without_excluded_nodes(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(decide, "KNOWN_FEATURES", frozenset({"tablets"}))
-    world = with_dead(3, "b1")
-    for name in ("a1", "b2", "c1", "c2"):
-        node = world.image.membership.nodes[name]
-        said = AnnounceNode(
-            node_id=name,
-            address=node.address,
-            supported_features=("tablets",),
-            host_id=node.host_id,
-        )
-        assert world.apply(said) is None
-    refused = world.apply(EnableFeatures(("tablets",)))
-    assert refused is not None and refused.details["nodes"] == "b1"
-    assert world.apply(Exclude(("b1",)), "exclude") is None
-    assert ended(world, "exclude") is RequestStatus.DONE
-    assert world.apply(EnableFeatures(("tablets",)), "enable") is None
-    assert ended(world, "enable") is RequestStatus.DONE
-    assert world.image.features.enabled == ("tablets",)
 
 
 def test_coordinator_waits_for_heartbeats_again_after_a_pause() -> None:
@@ -506,20 +447,6 @@ def test_two_exclusions_cannot_exclude_all_nodes_with_data() -> None:
     assert ended(world, "first") is RequestStatus.DONE
     assert ended(world, "second") is RequestStatus.FAILED
     assert world.image.membership.excluded() == {"a1"}
-
-
-def test_removal_cannot_ignore_all_nodes_with_data() -> None:
-    world = three_nodes(2)
-    world.add("z1 z2", num_tokens=0)
-    world.run()
-    for name in ("a1", "b1", "c1", "z1"):
-        world.nodes[name].alive = False
-    world.pass_s(DOWN_S)
-    assert (
-        ended(world, remove(world, "z1", ignore_nodes=("a1", "b1", "c1"))) is RequestStatus.FAILED
-    )
-    assert "No node with tokens" in error_of(world, "remove-z1")
-    assert not world.image.membership.excluded()
 
 
 def test_keyspace_with_replicas_on_excluded_nodes_is_refused() -> None:

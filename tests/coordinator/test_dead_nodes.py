@@ -112,18 +112,6 @@ def test_wait_after_the_point_of_no_return_names_the_missing_node(state: Transit
     assert status_of(world, "join-a2") is RequestStatus.DONE
 
 
-def test_dead_bystander_delays_a_join_only_by_the_patience() -> None:
-    """d1 holds no data of any keyspace: no keyspace is replicated to its dc."""
-    world = three_nodes(rf=1)
-    world.add("d1", "dc2", "d")
-    world.run()
-    world.add("a2")
-    reach(world, "join-a2", STATE.JOIN_GROUP0, fenced=False)
-    world.nodes["d1"].alive = False
-    took_s = world.until(lambda: status_of(world, "join-a2") is RequestStatus.DONE, "the join")
-    assert Limits().barrier_patience_s - 1 <= took_s <= 2 * Limits().barrier_patience_s
-
-
 @pytest.mark.parametrize("rf", [2, 3])
 def test_drop_that_has_quorums_without_the_dead_node_continues(rf: int) -> None:
     world = three_nodes(rf=3)
@@ -150,19 +138,6 @@ def test_drop_without_quorums_waits_and_names_the_dead_node() -> None:
     assert world.apply(DropKeyspace("library"), "drop again") is None
     world.run()
     assert status_of(world, "drop again") is RequestStatus.DONE
-
-
-def test_running_drop_without_quorums_names_the_dead_node() -> None:
-    world = three_nodes(rf=1)
-    assert world.apply(DropKeyspace("library"), "drop") is None
-    world.until(lambda: status_of(world, "drop") is RequestStatus.RUNNING, "the drop to open")
-    world.nodes["b1"].alive = False
-    world.pass_s(LONG_S)
-    assert status_of(world, "drop") is RequestStatus.RUNNING
-    assert missing(world) == {"b1"}
-    world.nodes["b1"].alive = True
-    world.run()
-    assert status_of(world, "drop") is RequestStatus.DONE
 
 
 def test_drop_without_quorums_does_not_block_a_cancelled_join() -> None:

@@ -69,17 +69,6 @@ def test_cancelled_leave_names_the_conflicting_nodes_and_a_remedy() -> None:
     assert "Add a node in rack c of dc1" in error
 
 
-def test_plan_fails_for_a_leave_without_targets_for_its_tablets() -> None:
-    world = _cluster_with_a_rack_of_one_node()
-    found = planned(world, Leave("c1"))
-    assert found.verdict is PlanVerdict.FAILS and found.wait is None
-    assert found.failure is not None and found.failure.code == "no_place_for_tablets"
-    assert world.apply(Leave("c1"), "leave") is None
-    world.until(lambda: status_of(world, "leave") is RequestStatus.CANCELLED, "it is told", 30)
-    why = found.failure.message
-    assert f"{why[0].lower()}{why[1:-1]}" in error_of(world, "leave")
-
-
 def test_plan_waits_for_a_leave_whose_tablets_can_move() -> None:
     world = _cluster_with_a_rack_of_one_node()
     found = planned(world, Leave("a2"))

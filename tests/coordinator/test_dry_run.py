@@ -9,7 +9,7 @@ from stele.coordinator.dry_run import dry_run, largest_sources, with_sizes
 from stele.coordinator.model import Observed
 from stele.coordinator.progress import StreamRates
 from stele.domain.base import Rejection
-from stele.domain.commands import AnyCommand, Exclude, Leave, NoopRequest, Remove, SetSetting
+from stele.domain.commands import AnyCommand, NoopRequest, Remove, SetSetting
 from stele.domain.messages import ReportTable
 from stele.domain.model.settings import MIB
 from stele.domain.names import ReportStatus, RequestStatus, TransitionState, WaitKind
@@ -43,33 +43,6 @@ def test_possible_join_would_start_without_an_ack_of_the_new_node() -> None:
     world.pass_s(1)
     found = planned(world, join_of("a2", "a"))
     assert (found.verdict, found.wait, found.failure) == (PlanVerdict.STARTS, None, None)
-
-
-def test_join_that_needs_dead_nodes_would_wait_without_a_limit() -> None:
-    world = three_nodes(rf=3)
-    world.pass_s(1)
-    world.nodes["b1"].alive = world.nodes["c1"].alive = False
-    world.pass_s(10)
-    found = planned(world, join_of("a2", "a"))
-    assert found.verdict is PlanVerdict.WAITS
-    assert found.wait is not None and found.wait.kind is WaitKind.MEMBERS
-    assert found.wait.cause == "b1"
-    assert found.wait.limit is None
-
-
-def test_locked_request_names_the_conflicting_request() -> None:
-    world = joining(STATE.WRITE_BOTH_READ_OLD)
-    world.pass_s(1)
-    found = planned(world, Leave("c1"))
-    assert found.verdict is PlanVerdict.WAITS
-    assert found.wait is not None and found.wait.other_request == "join-a2"
-
-
-def test_exclusion_of_a_live_node_would_wait_for_its_silence() -> None:
-    world = three_nodes()
-    world.pass_s(1)
-    found = planned(world, Exclude(("c1",)))
-    assert found.wait is not None and (found.wait.kind, found.wait.cause) == (WaitKind.LIVES, "c1")
 
 
 def test_joint_removal_is_planned_and_executed_as_one_operation() -> None:

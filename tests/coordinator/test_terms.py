@@ -36,31 +36,6 @@ def test_stale_term_sends_no_commands_or_orders() -> None:
     assert "another coordinator" in steps.waiting_for
 
 
-def test_repeated_command_keeps_its_request_id() -> None:
-    world = three_nodes()
-    world.add("a2")
-    world.log_down_until_s = world.now_s + 7
-    sent: list[tuple[str, str]] = []
-    while world.now_s < world.log_down_until_s:
-        sent += [(type(e.command).__name__, e.request_id) for e in world.tick().commands]
-    assert len(sent) >= 3
-    assert len(set(sent)) == 1
-    world.run()
-
-
-def test_commands_of_a_finished_step_are_refused() -> None:
-    world = joining(STATE.WRITE_BOTH_READ_OLD)
-    codes = [
-        world.apply(command).code  # type: ignore[union-attr]
-        for command in (
-            Advance(term=1, version=world.version - 1),
-            AdvanceFence(1, world.version - 1),
-            Advance(term=0, version=world.version),
-        )
-    ]
-    assert codes == ["overtaken", "overtaken", "stale_term"]
-
-
 def test_acks_of_a_node_restarted_with_an_earlier_clock_count_again() -> None:
     world = three_nodes()
     node = world.nodes["b1"]

@@ -1,7 +1,7 @@
 """Operations that cannot continue: dead nodes, cancels, rollbacks, and reads that must not move."""
 
 from stele.coordinator.steps import Limits
-from stele.domain.commands import Cancel, CreateKeyspace, DropKeyspace, Leave
+from stele.domain.commands import Cancel, DropKeyspace
 from stele.domain.names import NodeState, RequestStatus, TransitionState
 from tests.coordinator.stories import error_of, joining, reach, status_of, undoing
 from tests.coordinator.world import World, empty_cluster, three_nodes
@@ -10,15 +10,6 @@ STATE = TransitionState
 
 
 # Dead nodes.
-
-
-def test_join_starts_without_an_unneeded_dead_node() -> None:
-    world = three_nodes(rf=3)
-    world.nodes["b1"].alive = False
-    world.pass_s(6)
-    world.add("a2")
-    world.until(lambda: status_of(world, "join-a2") is RequestStatus.DONE, "the join")
-    assert not world.nodes["b1"].alive
 
 
 def test_join_waits_for_needed_dead_nodes_without_a_limit() -> None:
@@ -72,13 +63,6 @@ def test_cancel_before_the_fence_uses_no_third_version() -> None:
     assert rejection is not None and rejection.code == "past_point_of_no_return"
 
 
-def test_keyspace_does_not_count_a_leaving_node() -> None:
-    world = three_nodes()
-    world.apply(Leave("c1"), "leave-c1")
-    rejection = world.apply(CreateKeyspace("wide", {"dc1": 3}))
-    assert rejection is not None and rejection.code == "too_few_nodes"
-
-
 # A joining node that has its data and dies before reads move to it.
 
 
@@ -93,15 +77,6 @@ def _all_streamed_and_dead() -> World:
     for order in [order for each in world.nodes.values() for order in each.orders]:
         world.report(order)
     return world
-
-
-def test_reads_do_not_move_to_a_node_that_is_down() -> None:
-    world = _all_streamed_and_dead()
-    what = "a2 to be up before reads move there"
-    world.until(lambda: what in [wait.what for wait in world.brain.steps.waits], "the wait", 20)
-    (wait,) = world.brain.steps.waits
-    assert [(b.node_id, b.why) for b in wait.blockers] == [("a2", "is down")]
-    assert world.transition("join-a2").state is STATE.WRITE_BOTH_READ_OLD
 
 
 def test_reads_move_once_the_joining_node_is_back() -> None:

@@ -70,14 +70,6 @@ def test_operation_waits_for_a_silent_receiver_until_a_cancel(
     world.until(lambda: status_of(world, "request") is RequestStatus.CANCELLED, "the end", 60)
 
 
-def test_reported_failures_roll_an_operation_back() -> None:
-    world = joining(STATE.WRITE_BOTH_READ_OLD)
-    world.nodes["a2"].mute, world.nodes["a2"].fails = False, 9
-    world.run()
-    assert status_of(world, "join-a2") is RequestStatus.FAILED
-    assert "failed to stream 3 times" in error_of(world, "join-a2")
-
-
 def _source_dies(rf: int) -> World:
     """Return a world in which a2 joins and each attempt to stream fails. Its source b1 dies meanwhile."""
     world = joining(STATE.WRITE_BOTH_READ_OLD, fenced=True, rf=rf)

@@ -89,16 +89,6 @@ def test_record_that_enables_a_feature_requires_it(history: History) -> None:
     assert features_of(history.epochs[-1].facts).required == (FEATURE,)
 
 
-def test_feature_unknown_to_the_deciding_build_is_not_enabled(
-    history: History, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The build could not read its own record."""
-    monkeypatch.setattr(decide_module, "KNOWN_FEATURES", frozenset())
-    refused = enable(history)
-    assert refused is not None
-    assert refused.code == "unknown_feature"
-
-
 def test_deciding_process_uses_its_own_supported_features(history: History) -> None:
     asked = EnableFeatures((FEATURE,))
     assert history.apply(asked, "asked") is None

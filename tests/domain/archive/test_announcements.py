@@ -177,13 +177,6 @@ def test_newer_announcement_of_an_epoch_replaces_the_older() -> None:
     assert found.hash == snapshot("c-1", epoch, content="mended").hash
 
 
-def test_announced_snapshots_are_sorted_by_epoch() -> None:
-    history = with_members("c-1")
-    pass_epochs(history, 20)
-    took(history, *(snapshot("c-1", epoch) for epoch in (9, 5, 7)))
-    assert epochs_of(history, "c-1") == [5, 7, 9]
-
-
 def test_only_the_newest_announcements_are_kept() -> None:
     history = with_members("c-1")
     newest = pass_epochs(history, SNAPSHOTS_KEPT + 5)

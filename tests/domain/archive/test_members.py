@@ -222,21 +222,6 @@ def test_diverged_member_does_not_block_a_joining_replica() -> None:
     assert steps(history) == "done"
 
 
-def test_dead_members_are_replaced() -> None:
-    """Only c-1 of three is alive. At each step, a majority of the remaining members has the archive."""
-    history = four()
-    took(history, replica("c-5"))
-    asked(history, "3")
-    took(history, choice(history, "c-1", "c-4", "c-5"))
-    for name in ("c-4", "c-5"):
-        assert step(history) == ""
-        epoch = history.image.epoch
-        took(history, *(snapshot(each, epoch) for each in ("c-1", name)))
-        assert step(history) == ""
-    assert steps(history) == "done"
-    assert archive(history).members() == ["c-1", "c-4", "c-5"]
-
-
 def test_member_stays_while_the_others_lack_its_archive() -> None:
     history = with_members("c-1", "c-2", "c-3")
     epoch = agree(history, "c-1", "c-2")
@@ -261,17 +246,6 @@ def test_member_without_the_archive_leaves_first() -> None:
     assert archive(history).members() == ["c-1", "c-3"]
     assert steps(history) == "done"
     assert archive(history).members() == ["c-3"]
-
-
-def test_all_members_can_be_replaced_with_at_least_one_at_all_times() -> None:
-    history = with_members("c-1")
-    took(history, truncate(agree(history, "c-1")), replica("c-2"))
-    asked(history, "1")
-    took(history, choice(history, "c-2"))
-    assert step(history) == ""
-    took(history, snapshot("c-2", history.image.epoch))
-    assert steps(history) == "done"
-    assert states(history) == {"c-1": "c", "c-2": "m"}
 
 
 def test_reconfigurations_run_in_order() -> None:

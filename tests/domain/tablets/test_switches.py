@@ -24,7 +24,7 @@ from stele.domain.commands import (
 )
 from stele.domain.ddl.schema import MAX_MS
 from stele.domain.model.operations import TabletMove
-from stele.domain.model.requests import Request, RequestChanged, RequestForgotten, named
+from stele.domain.model.requests import RequestChanged, RequestForgotten, named
 from stele.domain.model.schema import Balancing
 from stele.domain.names import BALANCER, RequestStatus
 from stele.domain.rules.schema import all_off, off_for
@@ -58,10 +58,6 @@ def code(refused: Rejection | None) -> str:
     return "" if refused is None else refused.code
 
 
-def open_moves(world: World) -> list[Request]:
-    return [r for r in world.image.requests.unfinished() if r.to_node]
-
-
 @pytest.mark.parametrize("scope", SCOPES)
 def test_only_balancer_commands_are_refused_while_balancing_is_off(
     scope: str,
@@ -74,30 +70,6 @@ def test_only_balancer_commands_are_refused_while_balancing_is_off(
     assert world.apply(ResizeTable(TABLE, 16)) is None
     assert world.apply(SwitchBalancingOn(scope)) is None
     assert as_balancer(world, MoveTablets((free_move(world, 1),)), "again") == ""
-
-
-def test_moves_of_tables_with_balancing_on_are_accepted() -> None:
-    world = world_of_two()
-    assert world.apply(SwitchBalancingOff(TABLE)) is None
-    both = MoveTablets((free_move(world, 0), free_move(world, 0, table=BANDS)))
-    assert as_balancer(world, both) == ""
-    (taken,) = open_moves(world)
-    table = world.image.schema.table_named(BANDS)
-    assert table is not None and taken.table_id == table.table_id
-
-
-def test_leaving_node_is_drained_while_balancing_is_off() -> None:
-    world = world_of_two()
-    assert world.apply(SwitchBalancingOff()) is None
-    source = tablets(world)[0].reads[0]
-    other = next(n for row in tablets(world) for n in row.reads if n != source)
-    assert world.apply(Leave(source)) is None
-    move = free_move(world, 0, source)
-    assert as_balancer(world, MoveTablets((move,)), "drains") == ""
-    elsewhere = next(at for at, row in enumerate(tablets(world)) if other in row.reads and at)
-    assert as_balancer(world, MoveTablets((free_move(world, elsewhere, other),)), "moves") == (
-        "balancing_off"
-    )
 
 
 @pytest.mark.parametrize("scope", SCOPES)
