@@ -48,7 +48,7 @@ def errors() -> list[Error]:
 def _error(node: ast.Call) -> Error | None:
     assert isinstance(node.func, ast.Name)
     given = {keyword.arg: keyword.value for keyword in node.keywords}
-    if node.func.id in ("Rejection", "RejectedChange") and len(node.args) >= 2:
+    if node.func.id in ("Rejection", "Rejected") and len(node.args) >= 2:
         hint = node.args[2] if len(node.args) > 2 else given.get("hint")
         code, message = _text(node.args[0]), _text(node.args[1])
         status = NOT_TAKEN.get(code, REFUSED)

@@ -1,10 +1,10 @@
 """Base classes of all domains: facts, commands, and the rejection of a command."""
 
-from typing import ClassVar
+from typing import ClassVar, TypeVar
 
 import msgspec
 
-JsonValue = dict[str, object]
+T = TypeVar("T")
 
 
 class Fact(msgspec.Struct, frozen=True, tag=True):
@@ -27,3 +27,18 @@ class Rejection(msgspec.Struct, frozen=True):
     message: str
     hint: str = ""
     details: dict[str, str] = {}
+
+
+class Rejected(Exception):
+    """A command or a change of the schema is rejected. ``decide`` returns the rejection."""
+
+    def __init__(self, code: str, message: str, hint: str = "", /, **details: str) -> None:
+        super().__init__(message)
+        self.rejection = Rejection(code, message, hint, details)
+
+
+def required(found: T | Rejection) -> T:
+    """Return the value of a check that returns a rejection. Raises Rejected within a decision."""
+    if isinstance(found, Rejection):
+        raise Rejected(found.code, found.message, found.hint, **found.details)
+    return found

@@ -7,7 +7,7 @@ the times at which CDC generations hold and are forgotten.
 
 from collections.abc import Set
 
-from stele.domain.base import Rejection
+from stele.domain.base import Rejected, Rejection, required
 from stele.domain.commands import MAX_TEXT_CHARS, Envelope, command_name
 from stele.domain.context import Context, Decision, WorkedOut
 from stele.domain.evolve import apply_facts
@@ -31,18 +31,16 @@ def decide(
     another epoch. ``supported`` are the features of the deciding process; None means those of this
     build.
     """
-    refused = _check_envelope(image, envelope)
-    if refused is not None:
-        return refused
-    decision: Decision = DECISIONS[type(envelope.command)](
-        Context(image, envelope, at_ms, apply_facts, content_hash, worked_out or WorkedOut()),
-        envelope.command,
-    )
-    if isinstance(decision, Rejection):
-        return decision
+    context = Context(image, envelope, at_ms, apply_facts, content_hash, worked_out or WorkedOut())
+    try:
+        required(_check_envelope(image, envelope))
+        decision: Decision = DECISIONS[type(envelope.command)](context, envelope.command)
+        facts = required(decision)
+    except Rejected as rejected:
+        return rejected.rejection
     # The needed features follow from the facts, so they are checked after the decision.
     known = KNOWN_FEATURES if supported is None else supported
-    return _check_features(image, decision, known) or decision
+    return _check_features(image, facts, known) or facts
 
 
 def _check_features(

@@ -7,7 +7,7 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from stele.domain.base import Rejection
+from stele.domain.base import Rejection, required
 from stele.domain.context import Context
 from stele.domain.facts import AnyFact
 from stele.domain.image import Image, without_memory
@@ -405,12 +405,8 @@ def put_in_place(draft: LoadedFacts, target: Image) -> Rejection | None:
 
     Returns None, or a rejection.
     """
-    refused = _check_nodes(draft.before, target) or _check_features(draft.before, target)
-    if refused is not None:
-        return refused
-    names = renamed(draft.context, target)
-    if isinstance(names, Rejection):
-        return names
+    required(_check_nodes(draft.before, target) or _check_features(draft.before, target))
+    names = required(renamed(draft.context, target))
     # The version comes first: the rows and keyspaces that follow carry it.
     draft.add(VersionsChanged(rest_at(draft.before.topology.version + 1, draft.context.epoch)))
     _end_what_is_under_way(draft)

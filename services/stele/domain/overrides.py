@@ -9,7 +9,7 @@ from typing import Final
 
 import msgspec
 
-from stele.domain.base import Rejection
+from stele.domain.base import Rejection, required
 from stele.domain.column import as_list, column_of
 from stele.domain.context import Context, Decision
 from stele.domain.facts import AnyFact
@@ -140,9 +140,7 @@ def _names(row: RangeReplicas) -> str:
 
 
 def revert_state(context: Context, command: RevertState) -> Decision:
-    refused = _check_alone(context)
-    if refused is not None:
-        return refused
+    required(_check_alone(context))
     if not 0 < command.to_epoch < context.epoch or not command.content:
         return Rejection(
             "unknown_epoch",
@@ -150,27 +148,19 @@ def revert_state(context: Context, command: RevertState) -> Decision:
             f" the log is at {context.image.epoch}.",
             "`stele epochs` shows which there are.",
         )
-    target = _state(context, command.content, command.to_epoch)
-    if isinstance(target, Rejection):
-        return target
+    target = required(_state(context, command.content, command.to_epoch))
     override = _override(context, OverrideKind.REVERT, command.to_epoch, command.accept_loss)
     return _replaced(context, target, override)
 
 
 def load_state(context: Context, command: LoadState) -> Decision:
-    refused = _check_founded_for_it(context) if command.founds else _check_alone(context)
-    if refused is not None:
-        return refused
-    target = _state(context, command.content, command.of_epoch)
-    if isinstance(target, Rejection):
-        return target
+    required(_check_founded_for_it(context) if command.founds else _check_alone(context))
+    target = required(_state(context, command.content, command.of_epoch))
     if not command.founds:
         override = _override(context, OverrideKind.LOAD, command.of_epoch, command.accept_loss)
         return _replaced(context, target, override)
     draft = LoadedFacts(context)
-    refused = begin(draft, target)
-    if refused is not None:
-        return refused
+    required(begin(draft, target))
     override = Override(
         epoch=context.epoch,
         kind=OverrideKind.FOUND,
@@ -277,9 +267,7 @@ def _override(context: Context, kind: OverrideKind, of_epoch: int, accept_loss: 
 
 def _replaced(context: Context, target: Image, override: Override) -> Decision:
     draft = LoadedFacts(context)
-    refused = put_in_place(draft, target)
-    if refused is not None:
-        return refused
+    required(put_in_place(draft, target))
     lost = losses(context.image, draft.image)
     if lost and not override.accept_loss:
         more = f", and {len(lost) - 1} more" if len(lost) > 1 else ""

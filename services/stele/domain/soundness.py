@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import msgspec
 
-from stele.domain.base import Fact
+from stele.domain.base import Fact, Rejected
 from stele.domain.context import bad_name
 from stele.domain.ddl.tables import bad_options
 from stele.domain.image import Image
@@ -22,7 +22,6 @@ from stele.domain.ring.ranges import MAX_TOKEN, MIN_TOKEN, RangeReplicas, range_
 from stele.domain.ring.transition import WHOLE_RING, equals_at_rest
 from stele.domain.rules.ring import ring_now
 from stele.domain.rules.schema import check_columns, in_order
-from stele.domain.rules.table_parameters import RejectedChange
 from stele.domain.tablets.maps import MAX_TABLETS
 from stele.domain.tablets.maps import range_of as tablet_range_of
 from stele.domain.topology.operations.table import OPERATIONS
@@ -292,7 +291,7 @@ def _objects_of_table(schema: SchemaImage, columns: TableSchema) -> Iterator[str
         yield f"it is a view of table {columns.view.base_table_id}, which has no columns"
     try:
         check_columns(columns.table_id, columns.columns)
-    except (RejectedChange, TypeTextError) as error:
+    except (Rejected, TypeTextError) as error:
         yield str(error)
 
 

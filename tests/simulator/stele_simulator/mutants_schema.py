@@ -6,6 +6,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from stele.domain import registry
+from stele.domain.base import Rejected
 from stele.domain.context import Context, Decision
 from stele.domain.ddl import alter, alter_tables, alter_types, tables
 from stele.domain.facts import AnyFact
@@ -21,7 +22,6 @@ from stele.domain.model.schema_objects import (
     parse_type,
 )
 from stele.domain.rules import schema as checks
-from stele.domain.rules.table_parameters import RejectedChange
 from stele_simulator.patching import Patch
 from stele_simulator.planting import STORY, planted
 
@@ -213,7 +213,7 @@ def batches_stop_half_way(patch: Patch) -> None:
         for number, change in enumerate(command.changes, 1):
             try:
                 made = tuple(alter.DECIDED_BY[type(change)](step, change))
-            except RejectedChange as refused:
+            except Rejected as refused:
                 if not facts:
                     return refused.rejection
                 break

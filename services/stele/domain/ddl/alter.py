@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import msgspec
 
-from stele.domain.base import Rejection
+from stele.domain.base import Rejected, Rejection, required
 from stele.domain.context import Context, Decision
 from stele.domain.ddl import alter_tables, alter_types, keyspaces
 from stele.domain.facts import AnyFact
@@ -20,7 +20,6 @@ from stele.domain.model.schema import (
     TableSchemaChanged,
 )
 from stele.domain.rules.schema import accepted_drops, check_keyspace_stands
-from stele.domain.rules.table_parameters import RejectedChange, required
 from stele.domain.topology.operations import keyspaces as operation
 
 
@@ -93,7 +92,7 @@ def alter_schema(context: Context, command: c.AlterSchema) -> Decision:
             step = _after(step, made, number - 1)
         try:
             made = tuple(DECIDED_BY[type(change)](step, change))
-        except RejectedChange as refused:
+        except Rejected as refused:
             return _located(refused.rejection, number, change, len(command.changes))
         facts += made
     return tuple(_last_rows(facts))

@@ -8,7 +8,7 @@ from typing import Final
 
 import msgspec
 
-from stele.domain.base import Rejection
+from stele.domain.base import Rejected, required
 from stele.domain.context import Context
 from stele.domain.ddl import tables
 from stele.domain.facts import AnyFact
@@ -58,12 +58,7 @@ from stele.domain.rules.schema import (
     resolved_type,
     standing_table,
 )
-from stele.domain.rules.table_parameters import (
-    GC_GRACE,
-    RejectedChange,
-    changed_parameters,
-    required,
-)
+from stele.domain.rules.table_parameters import GC_GRACE, changed_parameters
 from stele.domain.topology.operations import keyspaces as operation
 
 replace = msgspec.structs.replace
@@ -81,7 +76,7 @@ def create_table(context: Context, change: TableCreation) -> Iterable[AnyFact]:
     facts = required(tables.create_table(context, command))
     if not change.columns:
         if change.parameters:
-            raise RejectedChange(
+            raise Rejected(
                 "opaque_table",
                 f"Table {change.name} has parameters and no columns.",
                 "Give it columns, or leave the parameters out.",
@@ -115,7 +110,7 @@ def alter_table(context: Context, change: TableAlteration) -> Iterable[AnyFact]:
     table = required(standing_table(image, change.name))
     before = columns_of(image, table)
     if before.view is not None:
-        raise RejectedChange(
+        raise Rejected(
             "is_view",
             f"Cannot use ALTER TABLE on the materialized view {change.name}.",
             "Use ALTER MATERIALIZED VIEW.",
@@ -124,10 +119,10 @@ def alter_table(context: Context, change: TableAlteration) -> Iterable[AnyFact]:
 
 
 def columns_of(image: Image, table: Table) -> TableSchema:
-    """Return the columns of a table. Raises RejectedChange if it is opaque."""
+    """Return the columns of a table. Raises Rejected if it is opaque."""
     schema = image.schema.schemas.get(table.table_id)
     if schema is None:
-        raise RejectedChange(
+        raise Rejected(
             "opaque_table",
             f"Table {image.schema.full_name(table)} has no columns: it keeps values by key.",
             "Create a table with columns.",
@@ -172,7 +167,7 @@ def _check_types(
             raise _no_column(change.name, name)
         wanted = resolved_type(image, keyspace, text).text()
         if wanted != column.type:
-            raise RejectedChange(
+            raise Rejected(
                 "incompatible_type",
                 f"Cannot alter column {name} of {change.name} from {column.type} to {wanted}:"
                 " altering column types is not supported.",
@@ -181,8 +176,8 @@ def _check_types(
             )
 
 
-def _no_column(table: str, name: str) -> RejectedChange:
-    return RejectedChange(
+def _no_column(table: str, name: str) -> Rejected:
+    return Rejected(
         "unknown_column",
         f"Column '{name[:80]}' was not found in table {table}.",
         f"`stele schema show {table}` lists the columns.",
@@ -202,7 +197,7 @@ def _without(
         raise _no_column(change.name, name)
     what = f"Cannot drop column {name} of {change.name}"
     if column.in_primary_key:
-        raise RejectedChange(
+        raise Rejected(
             "primary_key_column",
             f"{what}: it is a PRIMARY KEY column.",
             "Create another table with another key.",
@@ -211,7 +206,7 @@ def _without(
     _check_no_index(what, schema, column)
     views = [image.schema.full_name(view) for view in image.schema.views_of(table.table_id)]
     if views:
-        raise RejectedChange(
+        raise Rejected(
             "has_views",
             f"{what}: the table has the materialized views {', '.join(views)}.",
             "Drop these views first.",
@@ -235,7 +230,7 @@ def _without(
 def _check_no_index(what: str, schema: TableSchema, column: Column) -> None:
     indexes = [index.name for index in schema.indexes if index.column_id == column.column_id]
     if indexes:
-        raise RejectedChange(
+        raise Rejected(
             "has_indexes",
             f"{what}: it has the secondary indexes {', '.join(indexes)}.",
             "Drop these indexes first.",
@@ -251,7 +246,7 @@ def _renamed(
         raise _no_column(name, old)
     check_column_name(new)
     if not column.in_primary_key:
-        raise RejectedChange(
+        raise Rejected(
             "not_primary_key_column",
             f"Cannot rename column {old} of {name}: it is no PRIMARY KEY column.",
             "Only columns of the primary key can be renamed.",
@@ -266,7 +261,7 @@ def _renamed(
         ),
     ):
         if each.column(new) is not None:
-            raise RejectedChange(
+            raise Rejected(
                 "column_exists",
                 f"Cannot rename column {old} of {name} to {new}: {where} has a column of that name.",
                 "Choose another name.",
@@ -286,12 +281,12 @@ def _replaced(schema: TableSchema, column: Column) -> TableSchema:
 
 
 def _is_there(change: TableAlteration, schema: TableSchema, name: str) -> bool:
-    """Return whether a column to add exists and may. Raises RejectedChange if it must not."""
+    """Return whether a column to add exists and may. Raises Rejected if it must not."""
     if schema.column(name) is None:
         return False
     if change.add_if_not_exists:
         return True
-    raise RejectedChange(
+    raise Rejected(
         "column_exists",
         f"Column {name} of {change.name} exists already.",
         "Use it, or choose another name.",
@@ -301,7 +296,7 @@ def _is_there(change: TableAlteration, schema: TableSchema, name: str) -> bool:
 
 def _with(name: str, schema: TableSchema, column: Column, fields_of: FieldsOf) -> TableSchema:
     if column.in_primary_key:
-        raise RejectedChange(
+        raise Rejected(
             "primary_key_column",
             f"Cannot add column {column.name} to the PRIMARY KEY of {name}.",
             "Create another table with another key.",
@@ -323,20 +318,18 @@ def _check_added_again(
     what = f"{what} {dropped.dropped_epoch}"
     hint = "Choose another name."
     if dropped.kind is not column.kind:
-        raise RejectedChange(
+        raise Rejected(
             "dropped_column",
             f"{what}: its kind was {dropped.kind}, and would be {column.kind}.",
             hint,
             column=column.name,
         )
     if column.parsed.is_counter:
-        raise RejectedChange(
-            "dropped_column", f"{what}: it is a counter.", hint, column=column.name
-        )
+        raise Rejected("dropped_column", f"{what}: it is a counter.", hint, column=column.name)
     # The dropped column has tuples instead of user-defined types.
     new, old = expanded(column.parsed, fields_of), parse_type(dropped.type)
     if not can_read(new, old):
-        raise RejectedChange(
+        raise Rejected(
             "dropped_column",
             f"{what}: its type was {dropped.type}, and {column.type} cannot read that.",
             hint,
@@ -369,7 +362,7 @@ def drop_table(context: Context, change: TableRemoval) -> Iterable[AnyFact]:
         return ()
     schema = image.schema.schemas.get(table.table_id) if table else None
     if schema is not None and schema.view is not None:
-        raise RejectedChange(
+        raise Rejected(
             "is_view",
             f"Cannot use DROP TABLE on the materialized view {change.name}.",
             "Use DROP MATERIALIZED VIEW.",
@@ -394,10 +387,9 @@ def create_index(context: Context, change: IndexCreation) -> Iterable[AnyFact]:
     if f"{keyspace}.{name}" in schema.index_tables:
         if change.if_not_exists:
             return ()
-        taken = name_is_taken("index", f"{keyspace}.{name}")
-        raise RejectedChange(taken.code, taken.message, taken.hint)
+        required(name_is_taken("index", f"{keyspace}.{name}"))
     if not INDEX_NAME.fullmatch(name):
-        raise RejectedChange(
+        raise Rejected(
             "bad_name",
             f"'{name[:80]}' is no name for an index.",
             "Use 1 to 192 letters, digits and '_'.",
@@ -415,7 +407,7 @@ def create_index(context: Context, change: IndexCreation) -> Iterable[AnyFact]:
     if twin is not None:
         if change.if_not_exists:
             return ()
-        raise RejectedChange(
+        raise Rejected(
             "index_exists",
             f"Index {name} is a duplicate of the existing index {twin.name}.",
             "Use that one.",
@@ -446,20 +438,20 @@ def _twin(schema: TableSchema, index: Index) -> Index | None:
 def _indexed_column(change: IndexCreation, schema: TableSchema) -> Column:
     what = f"Cannot create an index on {change.table}"
     if schema.view is not None:
-        raise RejectedChange(
+        raise Rejected(
             "is_view",
             f"{what}: secondary indexes are not supported on materialized views.",
             "Create another view.",
         )
     if schema.is_counter:
-        raise RejectedChange(
+        raise Rejected(
             "counter_table",
             f"{what}: secondary indexes are not supported on counter tables.",
             "Use another table.",
         )
     column = schema.column(change.column)
     if column is None:
-        raise RejectedChange(
+        raise Rejected(
             "unknown_column",
             f"{what}: there is no column '{change.column[:80]}'.",
             f"`stele schema show {change.table}` lists the columns.",
@@ -467,20 +459,20 @@ def _indexed_column(change: IndexCreation, schema: TableSchema) -> Column:
         )
     partition_key = [*schema.of_kind(ColumnKind.PARTITION_KEY)]
     if partition_key == [column]:
-        raise RejectedChange(
+        raise Rejected(
             "only_partition_key",
             f"{what}: {column.name} is the only partition key column.",
             "Rows are found by it without an index.",
             column=column.name,
         )
     if column.parsed.is_duration:
-        raise RejectedChange(
+        raise Rejected(
             "bad_type",
             f"{what}: secondary indexes are not supported on duration columns such as {column.name}.",
             "Use another column.",
         )
     if column.parsed.user and column.parsed.is_multi_cell:
-        raise RejectedChange(
+        raise Rejected(
             "bad_type",
             f"{what}: column {column.name} has the non-frozen user type {column.type}.",
             "Freeze the type.",
@@ -518,8 +510,8 @@ def _target(change: IndexCreation, column: Column) -> IndexTarget:
     return target
 
 
-def _bad_target(change: IndexCreation, why: str, hint: str) -> RejectedChange:
-    return RejectedChange(
+def _bad_target(change: IndexCreation, why: str, hint: str) -> Rejected:
+    return Rejected(
         "bad_index_target",
         f"Cannot create an index of target {change.target} on {change.table}: {why}.",
         hint,
@@ -533,12 +525,11 @@ def drop_index(context: Context, change: IndexRemoval) -> Iterable[AnyFact]:
     if table_id is None:
         if change.if_exists:
             return ()
-        refused = Rejection(
+        raise Rejected(
             "unknown_index",
             f"There is no index '{change.name[:130]}'.",
             "`stele schema show` lists the indexes of each table.",
         )
-        return required(refused)
     table = schema.tables[table_id]
     required(standing_table(context.image, schema.full_name(table)))
     before, name = schema.schemas[table_id], change.name.partition(".")[2]
@@ -594,25 +585,25 @@ def create_view(context: Context, change: ViewCreation) -> Iterable[AnyFact]:
 def _check_base(change: ViewCreation, table: Table, base: TableSchema) -> None:
     what = f"Cannot create materialized view {change.name} of {change.base}"
     if change.base.partition(".")[0] != change.name.partition(".")[0]:
-        raise RejectedChange(
+        raise Rejected(
             "other_keyspace",
             f"{what}: a view is in the keyspace of its base table.",
             "Name it in that keyspace.",
         )
     if base.view is not None:
-        raise RejectedChange(
+        raise Rejected(
             "is_view",
             f"{what}: {table.name} is a materialized view itself.",
             "Name its base table.",
         )
     if base.is_counter:
-        raise RejectedChange(
+        raise Rejected(
             "counter_table",
             f"{what}: materialized views are not supported on counter tables.",
             "Use another table.",
         )
     if base.parameters.get(GC_GRACE) == "0":
-        raise RejectedChange(
+        raise Rejected(
             "bad_parameter",
             f"{what}: its {GC_GRACE} is 0, which is also the time to live of undelivered updates.",
             f"Set {GC_GRACE} of {change.base} to more than 0.",
@@ -622,22 +613,17 @@ def _check_base(change: ViewCreation, table: Table, base: TableSchema) -> None:
 def _column(change: ViewCreation, base: TableSchema, name: str) -> Column:
     found = base.column(name)
     if found is None:
-        raise RejectedChange(
-            "unknown_column",
-            f"Column '{name[:80]}' was not found in table {change.base}.",
-            f"`stele schema show {change.base}` lists the columns.",
-            column=name[:80],
-        )
+        raise _no_column(change.base, name)
     return found
 
 
 def _columns(change: ViewCreation, base: TableSchema) -> tuple[Column, ...]:
-    """Return the view's columns: its primary key, then the others. Raises RejectedChange."""
+    """Return the view's columns: its primary key, then the others. Raises Rejected."""
     order = {key.name: key.order for key in change.clustering}
     names = [*change.partition_key, *(key.name for key in change.clustering)]
     check_once("column in the PRIMARY KEY", names)
     if not change.partition_key:
-        raise RejectedChange(
+        raise Rejected(
             "no_primary_key",
             f"Materialized view {change.name} has no PRIMARY KEY.",
             "Name the columns of its partition key.",
@@ -657,7 +643,7 @@ def _columns(change: ViewCreation, base: TableSchema) -> tuple[Column, ...]:
     static = {column.name for column in base.of_kind(ColumnKind.STATIC)}
     named = sorted(static & {*change.columns})
     if named:
-        raise RejectedChange(
+        raise Rejected(
             "static_column",
             f"Materialized view {change.name} cannot include the static column {named[0]}.",
             "Leave it out.",
@@ -677,7 +663,7 @@ def _columns(change: ViewCreation, base: TableSchema) -> tuple[Column, ...]:
 def _check_keys(change: ViewCreation, base: TableSchema, names: list[str]) -> None:
     missing = [c.name for c in base.columns if c.in_primary_key and c.name not in names]
     if missing:
-        raise RejectedChange(
+        raise Rejected(
             "no_primary_key",
             f"Cannot create materialized view {change.name} without the primary key columns"
             f" {', '.join(missing)} of {change.base}.",
@@ -686,7 +672,7 @@ def _check_keys(change: ViewCreation, base: TableSchema, names: list[str]) -> No
     added = [name for name in names if not _column(change, base, name).in_primary_key]
     for name in added:
         if _column(change, base, name).kind is ColumnKind.STATIC:
-            raise RejectedChange(
+            raise Rejected(
                 "static_column",
                 f"Cannot use the static column {name} in the PRIMARY KEY of materialized view"
                 f" {change.name}.",
@@ -694,7 +680,7 @@ def _check_keys(change: ViewCreation, base: TableSchema, names: list[str]) -> No
                 column=name,
             )
     if len(added) > 1:
-        raise RejectedChange(
+        raise Rejected(
             "bad_view_key",
             f"The PRIMARY KEY of materialized view {change.name} has the columns {', '.join(added)},"
             f" which are not in that of {change.base}.",
@@ -703,17 +689,17 @@ def _check_keys(change: ViewCreation, base: TableSchema, names: list[str]) -> No
 
 
 def _check_where(change: ViewCreation, base: TableSchema, columns: tuple[Column, ...]) -> None:
-    """Require IS NOT NULL or a value for each key column. Raises RejectedChange."""
+    """Require IS NOT NULL or a value for each key column. Raises Rejected."""
     for each in change.where:
         column = _column(change, base, each.column)
         if each.operator not in OPERATORS or bool(each.value) is (each.operator == NOT_NULL):
-            raise RejectedChange(
+            raise Rejected(
                 "bad_view_condition",
                 f"Condition '{each.column[:80]} {each.operator[:20]} {each.value[:40]}' is not valid.",
                 f"Operators are {', '.join(OPERATORS)}; all but {NOT_NULL} need a value.",
             )
         if not column.in_primary_key and each.operator != NOT_NULL:
-            raise RejectedChange(
+            raise Rejected(
                 "bad_view_condition",
                 f"Materialized view {change.name} cannot restrict {column.name}, which is not in the"
                 f" primary key of {change.base}, by {each.operator}.",
@@ -723,7 +709,7 @@ def _check_where(change: ViewCreation, base: TableSchema, columns: tuple[Column,
     restricted = {each.column for each in change.where}
     for column in columns:
         if column.in_primary_key and column.name not in restricted:
-            raise RejectedChange(
+            raise Rejected(
                 "bad_view_condition",
                 f"Primary key column {column.name} of materialized view {change.name} must be"
                 f" restricted by {NOT_NULL}.",
@@ -736,7 +722,7 @@ def _existing(context: Context, name: str) -> tuple[Table, TableSchema]:
     table = required(standing_table(context.image, name))
     schema = context.image.schema.schemas.get(table.table_id)
     if schema is None or schema.view is None:
-        raise RejectedChange(
+        raise Rejected(
             "not_a_view", f"{name} is no materialized view.", "Use ALTER TABLE or DROP TABLE."
         )
     return table, schema

@@ -7,6 +7,7 @@ from typing import Final, TypeVar
 
 import msgspec
 
+from stele.domain.base import Rejected, required
 from stele.domain.context import Context
 from stele.domain.facts import AnyFact
 from stele.domain.image import Image
@@ -55,7 +56,6 @@ from stele.domain.rules.schema import (
     types_affected,
     types_using,
 )
-from stele.domain.rules.table_parameters import RejectedChange
 
 replace = msgspec.structs.replace
 
@@ -68,14 +68,11 @@ def create_type(context: Context, change: TypeCreation) -> Iterable[AnyFact]:
     if change.name in image.schema.type_ids:
         if change.if_not_exists:
             return ()
-        refused = name_is_taken("type", change.name)
-        raise RejectedChange(refused.code, refused.message, refused.hint)
+        required(name_is_taken("type", change.name))
     if name.lower() in RESERVED:
-        raise RejectedChange(
-            "bad_name", f"A user type cannot be named '{name}'.", "Choose another name."
-        )
+        raise Rejected("bad_name", f"A user type cannot be named '{name}'.", "Choose another name.")
     if not change.fields:
-        raise RejectedChange("no_fields", f"Type {change.name} has no fields.", "Give it some.")
+        raise Rejected("no_fields", f"Type {change.name} has no fields.", "Give it some.")
     created = UserType(
         type_id=context.unique(f"type {change.name}"),
         keyspace_id=keyspace.keyspace_id,
@@ -91,19 +88,19 @@ def create_type(context: Context, change: TypeCreation) -> Iterable[AnyFact]:
 def _fields(
     image: Image, keyspace: Keyspace, given: tuple[TypeField, ...]
 ) -> tuple[TypeField, ...]:
-    """Return the fields with canonical types. Raises RejectedChange."""
+    """Return the fields with canonical types. Raises Rejected."""
     found = list[TypeField]()
     for field in given:
         check_column_name(field.name)
         type_ = resolved_type(image, keyspace, field.type)
         if type_.is_counter:
-            raise RejectedChange(
+            raise Rejected(
                 "bad_type",
                 f"Field {field.name} is a counter: a user type cannot contain counters.",
                 "Use bigint.",
             )
         if type_.user and type_.is_multi_cell:
-            raise RejectedChange(
+            raise Rejected(
                 "bad_type",
                 f"Field {field.name} has the non-frozen user type {type_.text()}.",
                 f"Use frozen<{type_.text()}>.",
@@ -115,7 +112,7 @@ def _fields(
 def _check_fields(name: str, fields: tuple[TypeField, ...]) -> None:
     check_once("field", [field.name for field in fields])
     if len(fields) > MAX_FIELDS:
-        raise RejectedChange(
+        raise Rejected(
             "too_many_fields",
             f"Type {name} would have {len(fields)} fields; the limit is {MAX_FIELDS}.",
             "Use several types.",
@@ -123,10 +120,10 @@ def _check_fields(name: str, fields: tuple[TypeField, ...]) -> None:
 
 
 def _existing(context: Context, name: str, *, if_exists: bool) -> UserType | None:
-    """Return the type, or None if it need not exist. Raises RejectedChange."""
+    """Return the type, or None if it need not exist. Raises Rejected."""
     found = context.image.schema.type_named(name)
     if found is None and not if_exists:
-        raise RejectedChange(
+        raise Rejected(
             "unknown_type",
             f"There is no type '{name[:130]}'.",
             "`stele schema show` lists the types.",
@@ -175,7 +172,7 @@ def _check_types(
             raise _no_field(change.name, name)
         wanted = resolved_type(image, keyspace, text).text()
         if wanted != now[name]:
-            raise RejectedChange(
+            raise Rejected(
                 "incompatible_type",
                 f"Cannot alter field {name} of type {change.name} from {now[name]} to {wanted}:"
                 " altering field types is not supported.",
@@ -184,8 +181,8 @@ def _check_types(
             )
 
 
-def _no_field(type_name: str, name: str) -> RejectedChange:
-    return RejectedChange(
+def _no_field(type_name: str, name: str) -> Rejected:
+    return Rejected(
         "unknown_field",
         f"Type {type_name} has no field '{name[:80]}'.",
         "`stele schema show` lists the fields.",
@@ -200,7 +197,7 @@ def _renamed(change: TypeAlteration, fields: tuple[TypeField, ...]) -> tuple[Typ
             raise _no_field(change.name, old)
         check_column_name(new)
         if new in names:
-            raise RejectedChange(
+            raise Rejected(
                 "field_exists",
                 f"Cannot rename field {old} of type {change.name} to {new}: it has a field of that name.",
                 "Choose another name.",
@@ -217,7 +214,7 @@ def _check_added(
     containing = {before.name, *(t.name for t in types_affected(image.schema, before))}
     circular = containing & user_types_in(field.type)
     if circular:
-        raise RejectedChange(
+        raise Rejected(
             "circular_type",
             f"{what}: its type {field.type} contains {name}, a circular reference.",
             "Use a type that does not contain it.",
@@ -231,7 +228,7 @@ def _check_added(
         if any(names & user_types_in(c.type) for c in columns.of_kind(*PRIMARY_KEY))
     )
     if in_keys:
-        raise RejectedChange(
+        raise Rejected(
             "type_in_primary_key",
             f"{what}: the primary key of {', '.join(in_keys)} has this type.",
             "Create another type.",
@@ -246,7 +243,7 @@ def _check_initial_conditions(image: Image, name: str, before: UserType) -> None
         if aggregate.initial_condition
     ]
     if aggregates:
-        raise RejectedChange(
+        raise Rejected(
             "type_in_use",
             f"Cannot alter type {name}: it is used in INITCOND by the aggregates {', '.join(aggregates)}.",
             "Drop these aggregates first, and create them again afterwards.",
@@ -268,7 +265,7 @@ def drop_type(context: Context, change: TypeRemoval) -> Iterable[AnyFact]:
     }
     for what, names in users.items():
         if names:
-            raise RejectedChange(
+            raise Rejected(
                 "type_in_use",
                 f"Cannot drop type {change.name}: the {what} {', '.join(names)} use it.",
                 f"Drop or alter these {what} first.",
@@ -300,7 +297,7 @@ def create_function(context: Context, change: FunctionCreation) -> Iterable[AnyF
     types = _types(context, keyspace, [argument.type for argument in change.arguments])
     known = _same_signature(schema, keyspace, name, types)
     if isinstance(known, Aggregate):
-        raise RejectedChange(
+        raise Rejected(
             "aggregate_exists",
             f"Function {known.signature} cannot replace an aggregate.",
             "Choose another name.",
@@ -330,7 +327,7 @@ def create_function(context: Context, change: FunctionCreation) -> Iterable[AnyF
 
 def _check_flags(change: FunctionCreation | AggregateCreation) -> None:
     if change.or_replace and change.if_not_exists:
-        raise RejectedChange(
+        raise Rejected(
             "contradiction",
             f"{change.name} is created with both OR REPLACE and IF NOT EXISTS.",
             "Use one of them.",
@@ -339,7 +336,7 @@ def _check_flags(change: FunctionCreation | AggregateCreation) -> None:
 
 def _check_body(change: FunctionCreation) -> None:
     if not change.language.isidentifier() or len(change.body) > MAX_BODY_CHARS:
-        raise RejectedChange(
+        raise Rejected(
             "bad_function",
             f"The language of function {change.name} is no name, or its body has more than"
             f" {MAX_BODY_CHARS} characters.",
@@ -349,20 +346,20 @@ def _check_body(change: FunctionCreation) -> None:
 
 def _check_replaces(known: Function, new: Function, *, or_replace: bool) -> None:
     if not or_replace:
-        raise RejectedChange(
+        raise Rejected(
             "function_exists",
             f"Function {known.signature} exists already.",
             "Use OR REPLACE, or choose another name.",
         )
     if known.called_on_null_input != new.called_on_null_input:
         how = "CALLED" if known.called_on_null_input else "RETURNS NULL"
-        raise RejectedChange(
+        raise Rejected(
             "incompatible_function",
             f"Cannot replace function {known.signature}: it is declared {how} ON NULL INPUT.",
             "Keep that, or drop the function first.",
         )
     if known.return_type != new.return_type:
-        raise RejectedChange(
+        raise Rejected(
             "incompatible_type",
             f"Cannot replace function {known.signature}: it returns {known.return_type}, and"
             f" {new.return_type} is not compatible.",
@@ -371,10 +368,10 @@ def _check_replaces(known: Function, new: Function, *, or_replace: bool) -> None
 
 
 def _types(context: Context, keyspace: Keyspace, texts: Sequence[str]) -> tuple[str, ...]:
-    """Return the canonical texts of argument or return types. Raises RejectedChange."""
+    """Return the canonical texts of argument or return types. Raises Rejected."""
     found = [resolved_argument(context.image, keyspace, text) for text in texts]
     if any(type_.is_counter for type_ in found):
-        raise RejectedChange(
+        raise Rejected(
             "bad_type", "Functions have no counters as arguments or results.", "Use bigint."
         )
     return tuple(type_.text() for type_ in found)
@@ -397,7 +394,7 @@ def drop_function(context: Context, change: FunctionRemoval) -> Iterable[AnyFact
         return ()
     users = [a.signature for a in aggregates_using_function(schema, found.function_id)]
     if users:
-        raise RejectedChange(
+        raise Rejected(
             "function_in_use",
             f"Cannot drop function {found.signature}: the aggregates {', '.join(users)} use it.",
             "Drop these aggregates first.",
@@ -420,13 +417,13 @@ def _named(
         found = [routine for routine in found if routine.signature == wanted]
     if len(found) > 1:
         signatures = ", ".join(sorted(routine.signature for routine in found))
-        raise RejectedChange(
+        raise Rejected(
             f"ambiguous_{what}",
             f"{change.name} matches several {what}s: {signatures}.",
             "Specify the types of the arguments.",
         )
     if not found and not change.if_exists:
-        raise RejectedChange(
+        raise Rejected(
             f"unknown_{what}",
             f"There is no {what} '{change.name[:130]}' with these arguments.",
             f"`stele schema show` lists the {what}s.",
@@ -442,7 +439,7 @@ def create_aggregate(context: Context, change: AggregateCreation) -> Iterable[An
     types = _types(context, keyspace, change.argument_types)
     known = _same_signature(schema, keyspace, name, types)
     if isinstance(known, Function):
-        raise RejectedChange(
+        raise Rejected(
             "function_exists",
             f"Aggregate {known.signature} cannot replace a function.",
             "Choose another name.",
@@ -475,7 +472,7 @@ def _function(
     name = name.removeprefix(f"{keyspace.name}.")
     found = _same_signature(context.image.schema, keyspace, name, types)
     if not isinstance(found, Function):
-        raise RejectedChange(
+        raise Rejected(
             "unknown_function",
             f"The {what} function {signature(name, types)[:200]} does not exist in keyspace"
             f" {keyspace.name}.",
@@ -489,14 +486,14 @@ def _state_function(
 ) -> Function:
     found = _function(context, keyspace, change.state_function, types, "state")
     if found.return_type != types[0]:
-        raise RejectedChange(
+        raise Rejected(
             "incompatible_type",
             f"State function {found.signature} returns {found.return_type}; it must return the state"
             f" type {types[0]}.",
             "Use another function or state type.",
         )
     if not change.initial_condition and not found.called_on_null_input:
-        raise RejectedChange(
+        raise Rejected(
             "no_initial_condition",
             f"Cannot create aggregate {change.name} without INITCOND: state function"
             f" {found.signature} does not accept null.",
@@ -522,13 +519,13 @@ def _check_replaces_aggregate(
     schema: SchemaImage, known: Aggregate, new: Aggregate, *, or_replace: bool
 ) -> None:
     if not or_replace:
-        raise RejectedChange(
+        raise Rejected(
             "aggregate_exists",
             f"Aggregate {known.signature} exists already.",
             "Use OR REPLACE, or choose another name.",
         )
     if _result(schema, known) != _result(schema, new):
-        raise RejectedChange(
+        raise Rejected(
             "incompatible_type",
             f"Cannot replace aggregate {known.signature}: it returns {_result(schema, known)}, and"
             f" {_result(schema, new)} is not compatible.",

@@ -3,7 +3,7 @@
 Dropping and changing replication are operations (``topology/operations``).
 """
 
-from stele.domain.base import Rejection
+from stele.domain.base import Rejection, required
 from stele.domain.context import Context, Decision, bad_name
 from stele.domain.image import Image
 from stele.domain.model.schema import (
@@ -32,12 +32,8 @@ def create_keyspace(context: Context, command: CreateKeyspace) -> Decision:
     It creates no new version, because no client routes by the keyspace yet.
     """
     image = context.image
-    refused = _check_command(image, command)
-    if refused is not None:
-        return refused
-    wanted = replication_for(image, command, tablets=command.tablets)
-    if isinstance(wanted, Rejection):
-        return wanted
+    required(_check_command(image, command))
+    wanted = required(replication_for(image, command, tablets=command.tablets))
     if command.tablets:
         return _with_tablets(context, command, wanted)
     replication = {**wanted.copies}
@@ -51,11 +47,11 @@ def create_keyspace(context: Context, command: CreateKeyspace) -> Decision:
         )
     )
     there = image.ring.placements.get(placement)
-    refused = _check_can_be_written(
-        image, ring_now(image).placement(replication) if there is None else there
+    required(
+        _check_can_be_written(
+            image, ring_now(image).placement(replication) if there is None else there
+        )
     )
-    if refused is not None:
-        return refused
     # Keyspaces of equal replication share a placement.
     if there is not None:
         return (keyspace,)
@@ -65,13 +61,12 @@ def create_keyspace(context: Context, command: CreateKeyspace) -> Decision:
 
 def _check_command(image: Image, command: CreateKeyspace) -> Rejection | None:
     known = image.schema.named(command.name)
-    refused = bad_name("keyspace", command.name, dots=False)
-    if refused is None and known is not None:
-        refused = check_keyspace_stands(known, accepted_drops(image)) or name_is_taken(
-            "keyspace", command.name
-        )
-    if refused is not None or command.tablets or not command.initial_tablets:
-        return refused
+    required(bad_name("keyspace", command.name, dots=False))
+    if known is not None:
+        required(check_keyspace_stands(known, accepted_drops(image)))
+        return name_is_taken("keyspace", command.name)
+    if command.tablets or not command.initial_tablets:
+        return None
     return Rejection(
         "bad_tablets",
         "initial_tablets is for keyspaces with tablets.",

@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple, get_args
 import msgspec
 from immutables import Map
 
-from stele.domain.base import Fact, Rejection
+from stele.domain.base import Fact, Rejection, required
 from stele.domain.context import Context, Decision
 from stele.domain.ddl.alter import alter_schema
 from stele.domain.ddl.keyspaces import create_keyspace
@@ -92,12 +92,8 @@ class Scope(NamedTuple):
 
 def switch_balancing_off(context: Context, command: SwitchBalancingOff) -> Decision:
     """Switch balancing off. If it is off already, the new times replace the old ones."""
-    scope = _scope(context, command.name)
-    if isinstance(scope, Rejection):
-        return scope
-    refused = _check_times(command)
-    if refused is not None:
-        return refused
+    scope = required(_scope(context, command.name))
+    required(_check_times(command))
     switched = Balancing(
         off_since=context.epoch,
         until_ms=command.until_ms,
@@ -114,9 +110,7 @@ def switch_balancing_off(context: Context, command: SwitchBalancingOff) -> Decis
 
 def switch_balancing_on(context: Context, command: SwitchBalancingOn) -> Decision:
     """Switch balancing on. Without effect if it is on already."""
-    scope = _scope(context, command.name)
-    if isinstance(scope, Rejection):
-        return scope
+    scope = required(_scope(context, command.name))
     off_since = scope.balancing.off_since
     # The balancer ends an expired switch by its epoch. A later switch must not end with it.
     if command.off_since not in (0, off_since):
@@ -147,9 +141,7 @@ def _scope(context: Context, name: str) -> Scope | Rejection:
     drops = accepted_drops(image, context.envelope.actor)
     if "." in name:
         return _table_scope(image, name, drops)
-    keyspace = standing_keyspace(image, name, drops)
-    if isinstance(keyspace, Rejection):
-        return keyspace
+    keyspace = required(standing_keyspace(image, name, drops))
     if not keyspace.tablets:
         return _not_balanced(f"Keyspace {name}")
     tables = frozenset(table.table_id for table in schema.tables_of(keyspace))
@@ -159,9 +151,7 @@ def _scope(context: Context, name: str) -> Scope | Rejection:
 
 def _table_scope(image: Image, name: str, drops: Drops) -> Scope | Rejection:
     schema = image.schema
-    table = standing_table(image, name, drops)
-    if isinstance(table, Rejection):
-        return table
+    table = required(standing_table(image, name, drops))
     if not table.placement:
         return _not_balanced(f"Table {name}")
     wider = tuple(off for off in off_for(schema, table) if off.name != name)

@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 
 from stele.domain.balancer.first_places import first_places
-from stele.domain.base import Rejection
+from stele.domain.base import Rejection, required
 from stele.domain.context import Context, Decision, bad_name
 from stele.domain.image import Image
 from stele.domain.model.schema import (
@@ -148,9 +148,7 @@ def base_of(image: Image, keyspace: Keyspace, name: str) -> Table | Rejection:
             f"Keyspace {keyspace.name} has no tablets: all its tables are where its ranges are.",
             "Its tables stand together as they are; leave --colocate-with out.",
         )
-    base = standing_table(image, name)
-    if isinstance(base, Rejection):
-        return base
+    base = required(standing_table(image, name))
     if base.keyspace_id != keyspace.keyspace_id:
         return Rejection(
             "other_keyspace",
@@ -178,9 +176,7 @@ def check_options(
     """
     # A repair covers all tables of the map, so only the owner has options of repair.
     if table is None or table.base_table_id:
-        refused = _check_repairs(image, owner, options)
-        if refused is not None:
-            return refused
+        required(_check_repairs(image, owner, options))
     others = [each for each in image.schema.group_of(owner) if each != table]
     together = combined([options, *(each.options for each in others)])
     least, most = together.min_tablet_count, together.max_tablet_count
@@ -222,17 +218,13 @@ def create_table(context: Context, command: CreateTable) -> Decision:
     """
     image = context.image
     keyspace_name, _, name = command.name.partition(".")
-    keyspace = standing_keyspace(image, keyspace_name)
-    if isinstance(keyspace, Rejection):
-        return keyspace
-    refused = (
+    keyspace = required(standing_keyspace(image, keyspace_name))
+    required(
         bad_name("table", name, dots=False)
         or _check_name(image, command.name)
         or bad_options(command.options)
         or check_take_effect(keyspace, command.name, command.options)
     )
-    if refused is not None:
-        return refused
     table = Table(
         table_id=new_table_id(context, command.name),
         keyspace_id=keyspace.keyspace_id,
@@ -243,9 +235,7 @@ def create_table(context: Context, command: CreateTable) -> Decision:
         return _colocated(image, keyspace, table, command.colocated_with)
     if not keyspace.tablets:
         return (TableChanged(table),)
-    first = _first_map(image, keyspace, command.options)
-    if isinstance(first, Rejection):
-        return first
+    first = required(_first_map(image, keyspace, command.options))
     placement = tablet_map(table.table_id)
     created = TableChanged(msgspec.structs.replace(table, placement=placement))
     return created, *image.ring.creation(placement, first)
@@ -270,37 +260,26 @@ def _colocated(image: Image, keyspace: Keyspace, table: Table, name: str) -> Dec
     Its writes go to the replicas that are to have them
     (docs/decisions/024-co-located-tables-share-a-map.md).
     """
-    base = base_of(image, keyspace, name)
-    if isinstance(base, Rejection):
-        return base
-    refused = check_options(image, base, None, table.options)
-    if refused is not None:
-        return refused
+    base = required(base_of(image, keyspace, name))
+    required(check_options(image, base, None, table.options))
     return (TableChanged(msgspec.structs.replace(table, placement=base.placement)),)
 
 
 def alter_table(context: Context, command: AlterTable) -> Decision:
     """Change the options that the command names; all others keep their values."""
     schema = context.image.schema
-    table = standing_table(context.image, command.name)
-    if isinstance(table, Rejection):
-        return table
+    table = required(standing_table(context.image, command.name))
     keyspace = schema.by_id[table.keyspace_id]
-    refused = check_take_effect(keyspace, command.name, command.options)
-    if refused is None and command.options.cdc and table.table_id in schema.schemas:
-        refused = cdc_is_a_parameter(command.name)
-    if refused is not None:
-        return refused
-    options = changed_options(table.options, command)
-    if isinstance(options, Rejection):
-        return options
+    required(check_take_effect(keyspace, command.name, command.options))
+    if command.options.cdc and table.table_id in schema.schemas:
+        return cdc_is_a_parameter(command.name)
+    options = required(changed_options(table.options, command))
     # The options of a group are combined, so they are checked together with those of the
     # other tables.
-    refused = bad_options(options) or check_options(
-        context.image, schema.map_owner(table), table, options
+    required(
+        bad_options(options)
+        or check_options(context.image, schema.map_owner(table), table, options)
     )
-    if refused is not None:
-        return refused
     return (TableChanged(msgspec.structs.replace(table, options=with_canonical_cdc(options))),)
 
 
@@ -315,9 +294,7 @@ def cdc_is_a_parameter(name: str) -> Rejection:
 def _first_map(image: Image, keyspace: Keyspace, options: TableOptions) -> Placement | Rejection:
     """Return an even map. Moves under way count at their target; leaving nodes get no replica."""
     # Nodes may have left since the keyspace was created.
-    refused = check_replication(image, keyspace.wanted)
-    if refused is not None:
-        return refused
+    required(check_replication(image, keyspace.wanted))
     there = first_places(image)
     scopes, goals = scopes_of(image, keyspace, there.held), Goals.of(image.features.settings)
     count = first_count(options, keyspace.initial_tablets, scopes, goals).count

@@ -9,7 +9,7 @@ from typing import Final
 import msgspec
 from immutables import Map
 
-from stele.domain.base import Rejection
+from stele.domain.base import Rejection, required
 from stele.domain.context import Context, Decision, bad_name
 from stele.domain.facts import AnyFact
 from stele.domain.image import Image
@@ -88,10 +88,8 @@ def announce_snapshot(context: Context, command: AnnounceSnapshot) -> Decision:
     than this one are forgotten.
     """
     image, archive = context.image, context.image.archive
-    refused = check_replica(archive, command.replica_id, command.folder_id)
-    refused = refused or _check_snapshot(image, command)
-    if refused is not None:
-        return refused
+    required(check_replica(archive, command.replica_id, command.folder_id))
+    required(_check_snapshot(image, command))
     snapshot = AnnouncedSnapshot(
         epoch=command.epoch,
         state_id=command.state_id,
@@ -197,9 +195,7 @@ def announce_reader(context: Context, command: AnnounceReader) -> Decision:
     A reader that goes back to an older epoch counts with that epoch.
     """
     image, readers = context.image, context.image.archive.readers
-    refused = bad_name("reader", command.reader_id) or _check_epoch(image, command.epoch)
-    if refused is not None:
-        return refused
+    required(bad_name("reader", command.reader_id) or _check_epoch(image, command.epoch))
     known = readers.get(command.reader_id)
     if known is None and len(readers) >= MAX_READERS:
         return Rejection(
@@ -254,9 +250,7 @@ def check_replica(archive: ArchiveImage, replica_id: str, folder_id: str) -> Rej
 
 
 def _check_snapshot(image: Image, command: AnnounceSnapshot) -> Rejection | None:
-    refused = _check_epoch(image, command.epoch)
-    if refused is not None:
-        return refused
+    required(_check_epoch(image, command.epoch))
     # A recovered log continues an older history. Snapshots of the older log count if this history
     # contains their epoch.
     if standing(image.founding, command.log_id, command.epoch, command.state_id) not in _OURS:
@@ -336,9 +330,7 @@ def unreliable(archive: ArchiveImage) -> set[str]:
 def admit_divergence(context: Context, command: AdmitDivergence) -> Decision:
     """Record a divergence, once for each folder, and forget the replica's announced snapshots."""
     archive = context.image.archive
-    refused = check_replica(archive, command.replica_id, command.folder_id)
-    if refused is not None:
-        return refused
+    required(check_replica(archive, command.replica_id, command.folder_id))
     if is_told(archive, command.replica_id, command.folder_id):
         return ()
     if command.epoch not in diverged(archive).get(command.replica_id, ()):
@@ -406,9 +398,7 @@ def propose_trim(context: Context, command: ProposeTrim) -> Decision:
 
 def agree_to_trim(context: Context, command: AgreeToTrim) -> Decision:
     archive = context.image.archive
-    refused = check_replica(archive, command.replica_id, command.folder_id)
-    if refused is not None:
-        return refused
+    required(check_replica(archive, command.replica_id, command.folder_id))
     proposed = archive.proposed
     if proposed is None or proposed.epoch != command.epoch:
         return _not_proposed(command.epoch)
@@ -471,9 +461,7 @@ def announce_replica(context: Context, command: AnnounceReplica) -> Decision:
     member at once, too.
     """
     image, archive = context.image, context.image.archive
-    refused = _check_replica(command)
-    if refused is not None:
-        return refused
+    required(_check_replica(command))
     known = archive.replicas.get(command.replica_id)
     if known is None and len(archive.replicas) >= MAX_REPLICAS:
         return Rejection(

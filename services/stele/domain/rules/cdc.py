@@ -13,7 +13,7 @@ from typing import Final
 
 import msgspec
 
-from stele.domain.base import Rejection
+from stele.domain.base import Rejection, required
 from stele.domain.context import Context, Decision
 from stele.domain.hashing import MODULUS, row_hash
 from stele.domain.image import Image
@@ -326,9 +326,7 @@ def abandoned(image: Image, transition_id: str) -> Iterator[CdcGenerationForgott
 def publish_cdc_generation(context: Context, command: PublishCdcGeneration) -> Decision:
     """Publish the oldest unpublished generation, so that readers never see a gap."""
     image = context.image
-    refused = check_term(image, command.term)
-    if refused is not None:
-        return refused
+    required(check_term(image, command.term))
     due = to_publish(image)
     if due != command.generation_id:
         return overtaken(image, f"Generation {due or 'none'} is the next one to be published.")
@@ -337,9 +335,7 @@ def publish_cdc_generation(context: Context, command: PublishCdcGeneration) -> D
 
 def forget_cdc_generation(context: Context, command: ForgetCdcGeneration) -> Decision:
     image = context.image
-    refused = check_term(image, command.term)
-    if refused is not None:
-        return refused
+    required(check_term(image, command.term))
     if command.generation_id not in to_forget(image, context.at_ms):
         return Rejection(
             "cdc_generation_in_use",

@@ -6,7 +6,7 @@ from typing import Final
 
 import msgspec
 
-from stele.domain.base import Rejection
+from stele.domain.base import Rejection, required
 from stele.domain.context import Context, Decision, bad_name
 from stele.domain.model.cluster import (
     NO_LOG,
@@ -45,9 +45,7 @@ def found_cluster(context: Context, command: FoundCluster) -> Decision:
             f"The log already holds cluster '{context.image.cluster}'.",
             "Use it, or name another cluster in STELE_CLUSTER.",
         )
-    refused = _check_ids(command)
-    if refused is not None:
-        return refused
+    required(_check_ids(command))
     founded = ClusterCreated(
         name, command.cluster_id, PARTITIONER, command.log_id, command.topic_id
     )
@@ -61,9 +59,7 @@ def found_cluster(context: Context, command: FoundCluster) -> Decision:
 
 def _check_ids(command: FoundCluster) -> Rejection | None:
     name, _, unique = command.cluster_id.partition("/")
-    refused = bad_name("cluster", name)
-    if refused is not None:
-        return refused
+    required(bad_name("cluster", name))
     if not unique:
         return Rejection(
             "bad_cluster_id",

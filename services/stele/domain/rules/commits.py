@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from stele.domain.base import Rejection
+from stele.domain.base import Rejection, required
 from stele.domain.commands import MAX_TEXT_CHARS
 from stele.domain.context import Context, Decision
 from stele.domain.model.commits import Commits, CommitsRestricted, RestrictCommits
@@ -32,9 +32,7 @@ def restrict_commits(context: Context, command: RestrictCommits) -> Decision:
             "Rejected callers get the reason, and there is none.",
             "Say it with --reason.",
         )
-    refused = _check_actor(command)
-    if refused is not None:
-        return refused
+    required(_check_actor(command))
     restricted = Commits(
         mode=command.mode,
         actor=command.actor,

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from stele.domain.base import Rejection
+from stele.domain.base import Rejection, required
 from stele.domain.context import Context, Decision, bad_name
 from stele.domain.image import Image
 from stele.domain.model.features import (
@@ -79,9 +79,7 @@ MAX_SETTING_CHARS: Final = 65_536
 
 
 def set_setting(context: Context, command: SetSetting) -> Decision:
-    refused = bad_name("setting", command.name)
-    if refused is not None:
-        return refused
+    required(bad_name("setting", command.name))
     if len(command.value) > MAX_SETTING_CHARS:
         return Rejection(
             "setting_too_large",

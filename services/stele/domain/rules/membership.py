@@ -11,7 +11,7 @@ from typing import Final
 import msgspec
 
 from stele.domain.addresses import is_same_address, why_no_address
-from stele.domain.base import Rejection
+from stele.domain.base import Rejection, required
 from stele.domain.context import Context, Decision, bad_name, node_has_left, unknown_node
 from stele.domain.image import Image
 from stele.domain.model.membership import AnnounceNode, MembershipImage, Node, NodeChanged, may_take
@@ -38,7 +38,7 @@ def announce_node(context: Context, command: AnnounceNode) -> Decision:
         return unknown_node(command.node_id)
     if node.state is NodeState.LEFT:
         return node_has_left(command.node_id)
-    refused = (
+    required(
         check_host(node, command.host_id, command.claims_host_id)
         or (check_is_address(command.address) if command.address != node.address else None)
         # An excluded node must not take the address of another node, as a restarted member may.
@@ -50,8 +50,6 @@ def announce_node(context: Context, command: AnnounceNode) -> Decision:
             command.release_version,
         )
     )
-    if refused is not None:
-        return refused
     changed = msgspec.structs.replace(
         node,
         address=command.address,

@@ -5,7 +5,7 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from stele.domain.base import Rejection
+from stele.domain.base import Rejected, Rejection
 from stele.domain.context import Context, Decision, unknown_request
 from stele.domain.image import Image
 from stele.domain.model.membership import Node
@@ -218,19 +218,21 @@ def open_tablets(image: Image, which: Callable[[Request], bool]) -> set[Tablet]:
 
 def each_once(
     asked: Iterable[T],
-    request_for: Callable[[T], RequestChanged | Rejection],
+    request_for: Callable[[T], RequestChanged],
     taken: set[Tablet],
     nothing: Rejection,
 ) -> Decision:
     """Return the possible requests; each adds its tablet to ``taken``.
 
-    If none is possible, return the first refusal, or ``nothing``.
+    ``request_for`` raises Rejected for one that is not possible. If none is possible, return the
+    first refusal, or ``nothing``.
     """
     found, refusals = list[RequestChanged](), list[Rejection]()
     for each in asked:
-        made = request_for(each)
-        if isinstance(made, Rejection):
-            refusals.append(made)
+        try:
+            made = request_for(each)
+        except Rejected as rejected:
+            refusals.append(rejected.rejection)
             continue
         # A second entry for this tablet in the same command is refused.
         taken.add((made.request.table_id, made.request.tablet))

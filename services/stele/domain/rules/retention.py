@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from stele.domain.base import Rejection
+from stele.domain.base import Rejection, required
 from stele.domain.context import Context, Decision
 from stele.domain.image import Image
 from stele.domain.model.archive import (
@@ -177,9 +177,7 @@ def choose_members(context: Context, command: ChooseMembers) -> Decision:
     A joining replica that is not chosen becomes a candidate again.
     """
     image, archive = context.image, context.image.archive
-    request = request_in_term(image, command.term, command.target)
-    if isinstance(request, Rejection):
-        return request
+    request = required(request_in_term(image, command.term, command.target))
     if request not in image.requests.reconfigurations()[:1]:
         return overtaken(image, f"It is not the turn of request {request.request_id}.")
     pending = request.status is RequestStatus.PENDING
@@ -187,9 +185,7 @@ def choose_members(context: Context, command: ChooseMembers) -> Decision:
     is_known = command.members == request.members and not pending
     if command.as_of_epoch != archive.changed_epoch or is_known:
         return overtaken(image, "The catch-up replicas have changed since they were chosen.")
-    refused = _check_choice(archive, request, command.members)
-    if refused is not None:
-        return refused
+    required(_check_choice(archive, request, command.members))
     row = replace(started(context, request) if pending else request, members=command.members)
     return RequestChanged(row), *back_to_candidates(context.epoch, archive, command.members)
 

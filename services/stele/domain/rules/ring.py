@@ -5,7 +5,7 @@ from typing import Final
 
 import msgspec
 
-from stele.domain.base import Rejection
+from stele.domain.base import Rejection, required
 from stele.domain.context import nothing_left_of, unknown_node
 from stele.domain.image import Image
 from stele.domain.model.membership import Node
@@ -83,9 +83,7 @@ def normal_member(image: Image, node_id: str, what: str) -> Node | Rejection:
 
     ``what`` is the action in the refusal, such as "move" or "be rebuilt".
     """
-    node = free_member(image, node_id)
-    if isinstance(node, Rejection):
-        return node
+    node = required(free_member(image, node_id))
     if node.excluded:
         return Rejection(
             "node_excluded",

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, Protocol
 
-from stele.domain.base import Rejection
+from stele.domain.base import Rejected, Rejection, required
 from stele.domain.context import Context, bad_name, unknown_keyspace, unknown_table
 from stele.domain.facts import AnyFact
 from stele.domain.image import Image
@@ -37,7 +37,7 @@ from stele.domain.model.schema_objects import (
 )
 from stele.domain.model.settings import ENFORCE_RACK_LIST, ON
 from stele.domain.names import BALANCER, JOINING, RequestStatus
-from stele.domain.rules.table_parameters import DEFAULT_TTL, RejectedChange, required
+from stele.domain.rules.table_parameters import DEFAULT_TTL
 
 # Keyspaces and tables that no accepted drop names, whether it has begun or not.
 #
@@ -133,21 +133,21 @@ def name_is_taken(what: str, name: str) -> Rejection:
 
 
 def keyspace_of(context: Context, name: str) -> Keyspace:
-    """Return the keyspace of ``keyspace.object``. Raises RejectedChange."""
+    """Return the keyspace of ``keyspace.object``. Raises Rejected."""
     return required(standing_keyspace(context.image, name.partition(".")[0]))
 
 
 def checked_name(what: str, name: str) -> str:
-    """Return the last part of ``keyspace.object``. Raises RejectedChange for an invalid one."""
+    """Return the last part of ``keyspace.object``. Raises Rejected for an invalid one."""
     last = name.partition(".")[2]
     required(bad_name(what, last, dots=False))
     return last
 
 
 def check_column_name(name: str) -> None:
-    """Accept each name that CQL can quote. Raises RejectedChange."""
+    """Accept each name that CQL can quote. Raises Rejected."""
     if not (1 <= len(name) <= MAX_COLUMN_NAME_CHARS and name.isprintable()):
-        raise RejectedChange(
+        raise Rejected(
             "bad_name",
             f"'{name[:80]}' is no name for a column or field.",
             f"Use 1 to {MAX_COLUMN_NAME_CHARS} printable characters.",
@@ -155,21 +155,21 @@ def check_column_name(name: str) -> None:
 
 
 def check_once(what: str, names: list[str]) -> None:
-    """Reject names that are given twice. Raises RejectedChange."""
+    """Reject names that are given twice. Raises Rejected."""
     twice = [name for name, count in Counter(names).items() if count > 1]
     if twice:
-        raise RejectedChange(
+        raise Rejected(
             "named_twice", f"Duplicate {what} '{twice[0][:80]}'.", "Name it once.", name=twice[0]
         )
 
 
 def resolved_type(image: Image, keyspace: Keyspace, text: str) -> CqlType:
-    """Return the type of a column or field, whose user-defined types exist. Raises RejectedChange."""
+    """Return the type of a column or field, whose user-defined types exist. Raises Rejected."""
     return _resolved(image.schema, keyspace, text, argument=False)
 
 
 def resolved_argument(image: Image, keyspace: Keyspace, text: str) -> CqlType:
-    """Return the type of a function's argument or result. Raises RejectedChange."""
+    """Return the type of a function's argument or result. Raises Rejected."""
     return _resolved(image.schema, keyspace, text, argument=True)
 
 
@@ -181,7 +181,7 @@ def _resolved(schema: SchemaImage, keyspace: Keyspace, text: str, *, argument: b
         raise _bad_type(error) from error
     for name in found.user_types():
         if f"{keyspace.name}.{name}" not in schema.type_ids:
-            raise RejectedChange(
+            raise Rejected(
                 "unknown_type",
                 f"There is no type '{name[:80]}' in keyspace {keyspace.name}.",
                 "Create it first; `stele schema show` lists the types.",
@@ -194,7 +194,7 @@ def _resolved(schema: SchemaImage, keyspace: Keyspace, text: str, *, argument: b
 def check_type_size(
     schema: SchemaImage, keyspace: Keyspace, type_: CqlType, changed: UserType | None = None
 ) -> None:
-    """Check the size of a type after a user-defined type is ``changed``. Raises RejectedChange."""
+    """Check the size of a type after a user-defined type is ``changed``. Raises Rejected."""
     known = schema.fields_of(keyspace)
 
     def fields_of(name: str) -> tuple[str, ...]:
@@ -208,9 +208,9 @@ def check_type_size(
         raise _bad_type(error) from error
 
 
-def _bad_type(error: TypeTextError) -> RejectedChange:
+def _bad_type(error: TypeTextError) -> Rejected:
     message = str(error)
-    return RejectedChange("bad_type", f"{message[0].upper()}{message[1:]}.", "Use another type.")
+    return Rejected("bad_type", f"{message[0].upper()}{message[1:]}.", "Use another type.")
 
 
 # Rules for the columns of tables and views (Cassandra's ``CreateTableStatement``).
@@ -230,7 +230,7 @@ KINDS: Final = (
 def new_columns(
     image: Image, keyspace: Keyspace, given: Iterable[ColumnDefinition], first_id: int = 1
 ) -> list[Column]:
-    """Return columns with ids from ``first_id`` on. Raises RejectedChange for a bad one alone."""
+    """Return columns with ids from ``first_id`` on. Raises Rejected for a bad one alone."""
     found = list[Column]()
     for column_id, column in enumerate(given, first_id):
         check_column_name(column.name)
@@ -254,23 +254,23 @@ def in_order(columns: Iterable[Column]) -> tuple[Column, ...]:
 
 
 def check_columns(name: str, columns: Sequence[Column]) -> None:
-    """Check the columns of a table together. Raises RejectedChange."""
+    """Check the columns of a table together. Raises Rejected."""
     check_once("column", [column.name for column in columns])
     if len(columns) > MAX_COLUMNS:
-        raise RejectedChange(
+        raise Rejected(
             "too_many_columns",
             f"Table {name} would have {len(columns)} columns; the limit is {MAX_COLUMNS}.",
             "Use several tables, or a map.",
         )
     kinds = {column.kind for column in columns}
     if ColumnKind.PARTITION_KEY not in kinds:
-        raise RejectedChange(
+        raise Rejected(
             "no_primary_key",
             f"Table {name} has no PRIMARY KEY.",
             "Give at least one column the kind partition_key.",
         )
     if ColumnKind.STATIC in kinds and ColumnKind.CLUSTERING not in kinds:
-        raise RejectedChange(
+        raise Rejected(
             "static_without_clustering",
             f"Table {name} has a static column and no clustering column.",
             "Static columns are only useful (and thus allowed) with at least one clustering column.",
@@ -281,7 +281,7 @@ def check_columns(name: str, columns: Sequence[Column]) -> None:
 
 
 def check_key_type(column: Column) -> None:
-    """Reject a type that a column of the primary key cannot have. Raises RejectedChange."""
+    """Reject a type that a column of the primary key cannot have. Raises Rejected."""
     type_ = column.parsed
     if not column.in_primary_key:
         return
@@ -294,8 +294,8 @@ def check_key_type(column: Column) -> None:
         )
 
 
-def _bad_key(column: Column, what: str, hint: str) -> RejectedChange:
-    return RejectedChange(
+def _bad_key(column: Column, what: str, hint: str) -> Rejected:
+    return Rejected(
         "bad_key_type",
         f"PRIMARY KEY column '{column.name}' cannot have the {what} {column.type}.",
         hint,
@@ -304,12 +304,12 @@ def _bad_key(column: Column, what: str, hint: str) -> RejectedChange:
 
 
 def check_counters(name: str, columns: Iterable[Column]) -> None:
-    """Reject counters beside other columns. Raises RejectedChange."""
+    """Reject counters beside other columns. Raises Rejected."""
     others = [column for column in columns if not column.in_primary_key]
     counters = [column for column in others if column.parsed.is_counter]
     if counters and len(counters) < len(others):
         plain = next(column for column in others if not column.parsed.is_counter)
-        raise RejectedChange(
+        raise Rejected(
             "mixed_counters",
             f"Table {name} would have the counter column {counters[0].name} and the column"
             f" {plain.name}, which is no counter.",
@@ -318,12 +318,12 @@ def check_counters(name: str, columns: Iterable[Column]) -> None:
 
 
 def check_parameters(name: str, schema: TableSchema) -> None:
-    """Reject parameters that do not fit the table's columns. Raises RejectedChange."""
+    """Reject parameters that do not fit the table's columns. Raises Rejected."""
     if schema.parameters.get(DEFAULT_TTL, "0") == "0":
         return
     what = "a table with counters" if schema.is_counter else "a materialized view"
     if schema.is_counter or schema.view is not None:
-        raise RejectedChange(
+        raise Rejected(
             "bad_parameter",
             f"Cannot set {DEFAULT_TTL} of {name}: it is {what}.",
             "Leave the parameter out. Rows of a view expire with those of its base table.",
@@ -339,7 +339,7 @@ def _check_fields(image: Image, keyspace: Keyspace, type_: CqlType) -> None:
     assert fields is not None
     for field in fields.fields:
         if parse_type(field.type).is_multi_cell:
-            raise RejectedChange(
+            raise Rejected(
                 "bad_type",
                 f"Type {type_.name} is not frozen, and its field {field.name} has the non-frozen type"
                 f" {field.type}.",

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable
 from typing import Final
 
-from stele.domain.base import Rejection
+from stele.domain.base import Rejection, required
 from stele.domain.context import Context, Decision
 from stele.domain.model.services import (
     MAX_SERVICES,
@@ -32,11 +32,11 @@ def announce_service(context: Context, command: AnnounceService) -> Decision:
             f"'{service_id[:80]}' is no id of a service.",
             "Use the service's name, '/' and STELE_INSTANCE_ID, such as coordinator/c-1.",
         )
-    refused = check_build(
-        image, f"service '{service_id}'", command.supported_features, command.release_version
+    required(
+        check_build(
+            image, f"service '{service_id}'", command.supported_features, command.release_version
+        )
     )
-    if refused is not None:
-        return refused
     # The limit applies to new ids only, so a known service can always announce a new release.
     if service_id not in services and len(services) >= MAX_SERVICES:
         return Rejection(

@@ -5,27 +5,9 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping
-from typing import Final, TypeVar
+from typing import Final
 
-from stele.domain.base import Rejection
-
-T = TypeVar("T")
-
-
-class RejectedChange(Exception):
-    """A change of the schema is rejected. ``alter_schema`` returns the rejection."""
-
-    def __init__(self, code: str, message: str, hint: str = "", **details: str) -> None:
-        super().__init__(message)
-        self.rejection = Rejection(code, message, hint, details)
-
-
-def required(found: T | Rejection) -> T:
-    """Return the value of a check that returns a rejection. Raises RejectedChange."""
-    if isinstance(found, Rejection):
-        raise RejectedChange(found.code, found.message, found.hint, **found.details)
-    return found
-
+from stele.domain.base import Rejected, Rejection
 
 # Parameters of tables and views, with the values that they accept (Cassandra's ``TableParams``).
 
@@ -46,19 +28,19 @@ _MAP_ENTRY: Final = re.compile(
 MAX_TEXT_CHARS: Final = 65_536
 
 Check = Callable[[str, str], str]
-"""A function from a parameter's name and value to its canonical value. Raises RejectedChange."""
+"""A function from a parameter's name and value to its canonical value. Raises Rejected."""
 
 
 def changed_parameters(before: Mapping[str, str], given: Mapping[str, str]) -> dict[str, str]:
     """Return the parameters that are set after a change, sorted by name.
 
-    An empty value sets a parameter back to its default. Raises RejectedChange.
+    An empty value sets a parameter back to its default. Raises Rejected.
     """
     after = dict(before)
     for name, value in given.items():
         check = _CHECKS.get(name)
         if check is None:
-            raise RejectedChange(
+            raise Rejected(
                 "unknown_parameter",
                 f"Tables have no parameter '{name[:80]}'.",
                 f"Parameters are {', '.join(sorted(_CHECKS))}.",
@@ -75,7 +57,7 @@ def cdc_option(value: str) -> str | Rejection:
     """Return the canonical form of ``cdc`` for a table without columns; '' stays ''."""
     try:
         return _cdc(CDC, value) if value else ""
-    except RejectedChange as error:
+    except Rejected as error:
         return error.rejection
 
 
@@ -105,10 +87,8 @@ def _text(value: str) -> str:
     return "'" + value.replace("'", "''") + "'"
 
 
-def _bad(name: str, value: str, wanted: str) -> RejectedChange:
-    return RejectedChange(
-        "bad_parameter", f"{name} is '{value[:80]}'.", f"Use {wanted}.", parameter=name
-    )
+def _bad(name: str, value: str, wanted: str) -> Rejected:
+    return Rejected("bad_parameter", f"{name} is '{value[:80]}'.", f"Use {wanted}.", parameter=name)
 
 
 def _any_text(name: str, value: str) -> str:
@@ -204,7 +184,7 @@ _INTERVALS: Final = {"min_index_interval": 128, "max_index_interval": 2048}
 def _check_intervals(parameters: Mapping[str, str]) -> None:
     least, most = (int(parameters.get(name, value)) for name, value in _INTERVALS.items())
     if least > most:
-        raise RejectedChange(
+        raise Rejected(
             "bad_parameter",
             f"min_index_interval {least} is above max_index_interval {most}.",
             "Raise the one, or lower the other.",

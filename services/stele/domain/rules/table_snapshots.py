@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import msgspec
 import numpy as np
 
-from stele.domain.base import Rejection
+from stele.domain.base import Rejection, required
 from stele.domain.context import Context, Decision
 from stele.domain.hashing import MODULUS, hash_of_facts, row_hash
 from stele.domain.image import Image
@@ -44,9 +44,7 @@ def expire_table_snapshot(context: Context, command: ExpireTableSnapshot) -> Dec
 
     It must have expired by the time of the log, too.
     """
-    refused = check_term(context.image, command.term)
-    if refused is not None:
-        return refused
+    required(check_term(context.image, command.term))
     snapshot = context.image.table_snapshots.snapshots.get(command.snapshot_id)
     # The coordinator's clock may be ahead, so its word alone does not delete data.
     if snapshot is None or not 0 < snapshot.expires_ms <= context.log_ms:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from stele.domain.base import Rejection
+from stele.domain.base import Rejection, required
 from stele.domain.context import Context, Decision, unknown_node
 from stele.domain.model.features import FeaturesEnabled
 from stele.domain.model.membership import NodeChanged
@@ -88,15 +88,11 @@ def advance(context: Context, command: Advance) -> Decision:
     range are in use (I3). See docs/design.md, rules 19 and 20.
     """
     image, topology = context.image, context.image.topology
-    refused = check_term(image, command.term) or check_counted_at(image, command.level)
-    if refused is not None:
-        return refused
+    required(check_term(image, command.term) or check_counted_at(image, command.level))
     if topology.version != command.version:
         return overtaken(image)
     if not command.fence:
-        refused = check_fenced(image)
-        if refused is not None:
-            return refused
+        required(check_fenced(image))
     draft = Draft(context)
     # The new version comes first: all moves and openings write their rows with it.
     draft.add(VersionsChanged(_next_version(context, command.level)))
@@ -110,9 +106,7 @@ def advance(context: Context, command: Advance) -> Decision:
 
 def advance_fence(context: Context, command: AdvanceFence) -> Decision:
     image, topology = context.image, context.image.topology
-    refused = check_term(image, command.term) or check_counted_at(image, command.level)
-    if refused is not None:
-        return refused
+    required(check_term(image, command.term) or check_counted_at(image, command.level))
     if command.version != topology.version or topology.settled():
         return overtaken(image)
     fenced = Versions(
@@ -129,9 +123,7 @@ def advance_fence(context: Context, command: AdvanceFence) -> Decision:
 def relax_barrier(context: Context, command: RelaxBarrier) -> Decision:
     """Lower the barrier of the present version by one level, if the settings permit it."""
     image, topology = context.image, context.image.topology
-    refused = check_term(image, command.term)
-    if refused is not None:
-        return refused
+    required(check_term(image, command.term))
     if command.version != topology.version:
         return overtaken(image)
     if command.level != next_lower(image):
@@ -148,9 +140,7 @@ def relax_barrier(context: Context, command: RelaxBarrier) -> Decision:
 def rollback(context: Context, command: Rollback) -> Decision:
     """Mark a transition that cannot continue, if it is before its point of no return."""
     image = context.image
-    refused = check_term(image, command.term)
-    if refused is not None:
-        return refused
+    required(check_term(image, command.term))
     transition = image.topology.transitions.get(command.transition_id)
     if transition is None or transition.mark:
         return overtaken(image)
@@ -172,9 +162,7 @@ def exclude_dead(context: Context, command: ExcludeDead) -> Decision:
     then refuse the excluded nodes.
     """
     image = context.image
-    request = request_in_term(image, command.term, command.target)
-    if isinstance(request, Rejection):
-        return request
+    request = required(request_in_term(image, command.term, command.target))
     nodes = [image.membership.nodes[node_id] for node_id in request.dead_nodes]
     dead = [n for n in nodes if n.state is not NodeState.LEFT and not n.excluded]
     goes_on = not OPERATIONS[request.kind].excludes_only
@@ -182,9 +170,7 @@ def exclude_dead(context: Context, command: ExcludeDead) -> Decision:
         return overtaken(image, f"Request {request.request_id} has no node left to exclude.")
     ids = {node.node_id for node in dead}
     # Checked again here: the coordinator's view may be older than the newest exclusions.
-    refused = check_exclusion(image, request, ids) or check_loss(image, request, ids)
-    if refused is not None:
-        return refused
+    required(check_exclusion(image, request, ids) or check_loss(image, request, ids))
     changes = [NodeChanged(replace(n, excluded_since=context.epoch)) for n in dead]
     # The exclusions must be part of the image in which the quorums are counted.
     changes += _stop_cleanups(context, changes)
@@ -209,9 +195,7 @@ def _stop_cleanups(context: Context, excluded: list[NodeChanged]) -> list[NodeCh
 def serve_request(context: Context, command: ServeRequest) -> Decision:
     """Take the next step of a request that needs no transition, if no condition is missing."""
     image = context.image
-    request = request_in_term(image, command.term, command.target)
-    if isinstance(request, Rejection):
-        return request
+    request = required(request_in_term(image, command.term, command.target))
     served = OPERATIONS[request.kind].served
     if served is None or request.status not in UNFINISHED or request.status != command.status:
         return overtaken(image, f"Request {request.request_id} is {request.status}.")
@@ -229,9 +213,7 @@ def finish_cleanup(context: Context, command: FinishCleanup) -> Decision:
     node = image.node(command.node_id)
     if node is None:
         return unknown_node(command.node_id)
-    refused = check_term(image, command.term)
-    if refused is not None:
-        return refused
+    required(check_term(image, command.term))
     # A report of an older cleanup must not clear a newer mark.
     if not command.session or node.cleanup_session() != command.session or may_lack_writes(image):
         return overtaken(image)
@@ -250,9 +232,7 @@ def finish_enabling(context: Context, command: FinishEnabling) -> Decision:
     Otherwise the request fails, and its reason names the members without support.
     """
     image = context.image
-    request = request_in_term(image, command.term, command.target)
-    if isinstance(request, Rejection):
-        return request
+    request = required(request_in_term(image, command.term, command.target))
     if request.status is not RequestStatus.PENDING or not request.features:
         return overtaken(image, f"Request {request.request_id} has nothing to enable any more.")
     lacking = check_supported(image, request.features)

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import msgspec
 from immutables import Map
 
-from stele.domain.base import Rejection
+from stele.domain.base import Rejection, required
 from stele.domain.context import Context, Decision, unknown_request
 from stele.domain.facts import AnyFact
 from stele.domain.model.membership import NodeChanged
@@ -121,12 +121,8 @@ def reject_request(context: Context, command: RejectRequest) -> Decision:
 
     It must not wait for ever.
     """
-    request = request_in_term(context.image, command.term, command.target)
-    if isinstance(request, Rejection):
-        return request
-    refused = _check_pending(request)
-    if refused is not None:
-        return refused
+    request = required(request_in_term(context.image, command.term, command.target))
+    required(_check_pending(request))
     return end_untouched(context, (request,), RequestStatus.FAILED, command.why)
 
 

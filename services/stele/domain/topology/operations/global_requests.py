@@ -4,7 +4,7 @@ from typing import Final
 
 import msgspec
 
-from stele.domain.base import Rejection
+from stele.domain.base import Rejection, required
 from stele.domain.context import Context, Decision, nothing_left_of, unknown_node
 from stele.domain.facts import AnyFact
 from stele.domain.image import Image
@@ -124,10 +124,9 @@ replace = msgspec.structs.replace
 
 def cleanup(context: Context, command: Cleanup) -> Decision:
     """Queue it; refuse it if another request cleans the same nodes, and name that request."""
-    refused = _check_node(context.image, command.node_id) if command.node_id else None
-    refused = refused or _check_one_cleanup(context.image, command.node_id)
-    if refused is not None:
-        return refused
+    if command.node_id:
+        required(_check_node(context.image, command.node_id))
+    required(_check_one_cleanup(context.image, command.node_id))
     return (new_request(context, RequestKind.CLEANUP, node_id=command.node_id),)
 
 
@@ -207,9 +206,7 @@ def new_cdc_generation(context: Context, command: NewCdcGeneration) -> Decision:
     """Queue it, or end it at once if there is nothing to repair."""
     image = context.image
     tokens = tokens_of_streams(image)
-    refused = _check_tokens(tokens) or _check_one_generation(image)
-    if refused is not None:
-        return refused
+    required(_check_tokens(tokens) or _check_one_generation(image))
     asked = new_request(context, RequestKind.NEW_CDC_GENERATION, force=command.force)
     present = image.cdc.newest()
     is_good = present and not is_ahead(context, image, present) and present.fits(tokens)
@@ -270,9 +267,7 @@ NEW_CDC_GENERATION: Final = Operation(
 def enable_features(context: Context, command: EnableFeatures) -> Decision:
     """Queue the request; it is done at once when there is nothing left to enable."""
     image = context.image
-    refused = check_supported(image, command.features)
-    if refused is not None:
-        return refused
+    required(check_supported(image, command.features))
     fresh = tuple(sorted({*command.features} - {*image.features.enabled}))
     asked = new_request(context, RequestKind.ENABLE_FEATURES, features=fresh)
     if fresh:

@@ -6,7 +6,7 @@ from typing import Final
 
 import msgspec
 
-from stele.domain.base import Rejection
+from stele.domain.base import Rejection, required
 from stele.domain.context import Context, Decision, bad_name, node_has_left
 from stele.domain.facts import AnyFact
 from stele.domain.image import Image
@@ -55,13 +55,11 @@ from stele.domain.topology.operations.base import (
 def join(context: Context, command: Join) -> Decision:
     """Queue the request of a node that may become a member."""
     image = context.image
-    refused = (
+    required(
         check_newcomer(image, command)
         or _check_tokens(image, command)
         or check_process(image, command)
     )
-    if refused is not None:
-        return refused
     node = newcomer(context, command, command.num_tokens, command.initial_tokens)
     return NodeChanged(node), new_request(context, RequestKind.JOIN, node_id=command.node_id)
 
@@ -293,14 +291,12 @@ replace = msgspec.structs.replace
 def replace_node(context: Context, command: Replace) -> Decision:
     """Queue the request of a node in the same dc and rack as the dead one."""
     image = context.image
-    refused = (
+    required(
         check_newcomer(image, command)
         or _check_replaced(image, command)
         or check_dead(image, command.ignore_nodes)
         or check_process(image, command, command.replaced_id)
     )
-    if refused is not None:
-        return refused
     dead = image.membership.nodes[command.replaced_id]
     node = newcomer(context, command, len(dead.tokens))
     request = new_request(
@@ -377,9 +373,7 @@ def _check_replaced(image: Image, command: Replace) -> Rejection | None:
     """Refuse a node that is not normal, has a request already, or differs in place or kind of
     tokens.
     """
-    refused = check_dead(image, (command.replaced_id,))
-    if refused is not None:
-        return refused
+    required(check_dead(image, (command.replaced_id,)))
     dead = image.membership.nodes[command.replaced_id]
     if dead.state is not NodeState.NORMAL:
         return Rejection(

@@ -8,7 +8,7 @@ from typing import Final
 
 import msgspec
 
-from stele.domain.base import Rejection
+from stele.domain.base import Rejection, required
 from stele.domain.context import Context, Decision
 from stele.domain.facts import AnyFact
 from stele.domain.image import Image
@@ -52,9 +52,7 @@ def free_keyspace(image: Image, name: str) -> Keyspace | Rejection:
     """Return the keyspace of this name if no other request is about it, or has one of its tables
     exclusively.
     """
-    keyspace = standing_keyspace(image, name)
-    if isinstance(keyspace, Rejection):
-        return keyspace
+    keyspace = required(standing_keyspace(image, name))
     tables = {table.table_id for table in image.schema.tables_of(keyspace)}
     for other in image.requests.unfinished():
         is_of_table = other.table_id in tables and _has_it(other)
@@ -65,9 +63,7 @@ def free_keyspace(image: Image, name: str) -> Keyspace | Rejection:
 
 def free_table(image: Image, name: str) -> Table | Rejection:
     """Return the table of this name if no other request has it exclusively."""
-    table = standing_table(image, name)
-    if isinstance(table, Rejection):
-        return table
+    table = required(standing_table(image, name))
     for other in image.requests.unfinished():
         mine = other.table_id == table.table_id and _has_it(other)
         if mine or other.keyspace_id == table.keyspace_id:
@@ -161,9 +157,7 @@ def has_no_data(name: str) -> Rejection:
 
 def drop_keyspace(context: Context, command: DropKeyspace) -> Decision:
     """Queue the drop of an existing keyspace."""
-    keyspace = free_keyspace(context.image, command.name)
-    if isinstance(keyspace, Rejection):
-        return keyspace
+    keyspace = required(free_keyspace(context.image, command.name))
     request = new_request(context, RequestKind.DROP_KEYSPACE, keyspace_id=keyspace.keyspace_id)
     return (request,)
 
@@ -209,12 +203,8 @@ DROP_KEYSPACE: Final = Operation(
 
 def drop_table(context: Context, command: DropTable) -> Decision:
     """Queue the drop of an existing table without views whose tablet map no other table shares."""
-    table = free_table(context.image, command.name)
-    if isinstance(table, Rejection):
-        return table
-    refused = check_alone(context.image, table) or check_no_views(context.image, table)
-    if refused is not None:
-        return refused
+    table = required(free_table(context.image, command.name))
+    required(check_alone(context.image, table) or check_no_views(context.image, table))
     return (new_request(context, RequestKind.DROP_TABLE, table_id=table.table_id),)
 
 
@@ -256,13 +246,9 @@ DROP_TABLE: Final = Operation(
 def truncate(context: Context, command: Truncate) -> Decision:
     """Queue it for the existing table or keyspace of this name."""
     if context.image.schema.table_named(command.name) is not None:
-        table = free_table(context.image, command.name)
-        if isinstance(table, Rejection):
-            return table
+        table = required(free_table(context.image, command.name))
         return (new_request(context, RequestKind.TRUNCATE, table_id=table.table_id),)
-    keyspace = free_keyspace(context.image, command.name)
-    if isinstance(keyspace, Rejection):
-        return keyspace
+    keyspace = required(free_keyspace(context.image, command.name))
     if keyspace.tablets:
         return has_no_data(command.name)
     return (new_request(context, RequestKind.TRUNCATE, keyspace_id=keyspace.keyspace_id),)

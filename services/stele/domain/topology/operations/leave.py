@@ -5,7 +5,7 @@ from typing import Final
 
 import msgspec
 
-from stele.domain.base import Rejection
+from stele.domain.base import Rejection, required
 from stele.domain.context import Context, Decision
 from stele.domain.image import Image
 from stele.domain.model.membership import Node, NodeChanged
@@ -36,12 +36,8 @@ from stele.domain.topology.operations.base import (
 def leave(context: Context, command: Leave) -> Decision:
     """Queue the request of a normal node if enough others remain."""
     image = context.image
-    node = normal_member(image, command.node_id, "leave")
-    if isinstance(node, Rejection):
-        return node
-    refused = check_enough_remain(image, node)
-    if refused is not None:
-        return refused
+    node = required(normal_member(image, command.node_id, "leave"))
+    required(check_enough_remain(image, node))
     changed = msgspec.structs.replace(node, request_id=context.envelope.request_id)
     request = new_request(context, RequestKind.LEAVE, node_id=node.node_id, removes_node=True)
     return NodeChanged(changed), request
@@ -169,12 +165,8 @@ LEAVE: Final = Operation(
 def remove(context: Context, command: Remove) -> Decision:
     """Queue the request to remove a node. The coordinator starts it only while the node is down."""
     image = context.image
-    node = free_member(image, command.node_id)
-    if isinstance(node, Rejection):
-        return node
-    refused = check_dead(image, command.ignore_nodes) or check_enough_remain(image, node)
-    if refused is not None:
-        return refused
+    node = required(free_member(image, command.node_id))
+    required(check_dead(image, command.ignore_nodes) or check_enough_remain(image, node))
     if node.state is not NodeState.NORMAL:
         return Rejection(
             "wrong_state",
@@ -222,9 +214,7 @@ REMOVE: Final = Operation(
 def exclude(context: Context, command: Exclude) -> Decision:
     """Queue the declaration. The coordinator acts on it only while these nodes are down."""
     image = context.image
-    refused = check_dead(image, command.node_ids)
-    if refused is not None:
-        return refused
+    required(check_dead(image, command.node_ids))
     asked = {*command.node_ids} - image.membership.excluded()
     if not asked:
         return Rejection(
@@ -232,9 +222,7 @@ def exclude(context: Context, command: Exclude) -> Decision:
             "All of these nodes are excluded already." if command.node_ids else "No node is named.",
             "`stele nodes` shows who is excluded.",
         )
-    refused = _check_somebody_stays(image, asked)
-    if refused is not None:
-        return refused
+    required(_check_somebody_stays(image, asked))
     dead = tuple(sorted(asked))
     return (new_request(context, RequestKind.EXCLUDE, dead_nodes=dead, force=command.force),)
 

@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-from stele.domain.base import Rejection
+from stele.domain.base import Rejection, required
 from stele.domain.context import Context, Decision
 from stele.domain.image import Image
 from stele.domain.model.membership import NodeChanged
@@ -36,18 +36,15 @@ from stele.domain.topology.operations.base import (
 def move(context: Context, command: MoveNode) -> Decision:
     """Queue the request of a normal node that has tokens, but not exactly these."""
     image = context.image
-    node = normal_member(image, command.node_id, "move")
-    if isinstance(node, Rejection):
-        return node
+    node = required(normal_member(image, command.node_id, "move"))
     if not node.tokens:
         return Rejection(
             "no_tokens",
             f"Node '{node.node_id}' has no tokens, so there is nothing to move.",
             "Let a node with tokens join, and this one leave.",
         )
-    refused = check_tokens(image, command.tokens, node.tokens) if command.tokens else None
-    if refused is not None:
-        return refused
+    if command.tokens:
+        required(check_tokens(image, command.tokens, node.tokens))
     tokens = command.tokens or _chosen(image, ring_now(image), node.node_id)
     if {*tokens} == {*node.tokens}:
         return Rejection(

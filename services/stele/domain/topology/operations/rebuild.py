@@ -16,7 +16,7 @@ from typing import Final
 
 import msgspec
 
-from stele.domain.base import Rejection
+from stele.domain.base import Rejection, required
 from stele.domain.context import Context, Decision, bad_name
 from stele.domain.image import Image
 from stele.domain.model.membership import Node, NodeChanged
@@ -36,12 +36,9 @@ from stele.domain.topology.operations.leave import subjects
 def rebuild(context: Context, command: Rebuild) -> Decision:
     """Queue the request of a normal node; without tokens it is done at once, with a warning."""
     image = context.image
-    node = normal_member(image, command.node_id, "be rebuilt")
-    if isinstance(node, Rejection):
-        return node
-    misnamed = bad_name("dc", command.source_dc) if command.source_dc else None
-    if misnamed is not None:
-        return misnamed
+    node = required(normal_member(image, command.node_id, "be rebuilt"))
+    if command.source_dc:
+        required(bad_name("dc", command.source_dc))
     change = new_request(
         context,
         RequestKind.REBUILD,
@@ -52,9 +49,7 @@ def rebuild(context: Context, command: Rebuild) -> Decision:
     if not node.tokens:
         warning = f"Warning: node '{node.node_id}' has no tokens, so there was nothing to rebuild."
         return ended(context, image, change.request, RequestStatus.DONE, warning)
-    refused = _check_others(image, node, command) or _check_sources(image, change.request)
-    if refused is not None:
-        return refused
+    required(_check_others(image, node, command) or _check_sources(image, change.request))
     return NodeChanged(msgspec.structs.replace(node, request_id=change.request.request_id)), change
 
 

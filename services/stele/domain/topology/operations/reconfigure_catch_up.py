@@ -16,7 +16,7 @@ from typing import Final
 
 import msgspec
 
-from stele.domain.base import Rejection
+from stele.domain.base import Rejection, required
 from stele.domain.context import Context, Decision, bad_name
 from stele.domain.facts import AnyFact
 from stele.domain.image import Image
@@ -52,9 +52,7 @@ replace = msgspec.structs.replace
 def reconfigure_catch_up(context: Context, command: ReconfigureCatchUp) -> Decision:
     """Queue it, and write the setting if it asks for another replication."""
     image = context.image
-    refused = _check_asked(image, command)
-    if refused is not None:
-        return refused
+    required(_check_asked(image, command))
     before = wanted_members(image)
     wanted = ARCHIVE_REPLICATION.parsed(command.replication) if command.replication else before
     if wanted is None:
@@ -64,13 +62,10 @@ def reconfigure_catch_up(context: Context, command: ReconfigureCatchUp) -> Decis
             f"Give {ARCHIVE_REPLICATION.wanted()}.",
         )
     for dc in sorted(wanted):
-        refused = bad_name("dc", dc) if dc else None
-        if refused is not None:
-            return refused
+        if dc:
+            required(bad_name("dc", dc))
     text = ARCHIVE_REPLICATION.text(wanted)
-    refused = _check_retired(image, command.retired, wanted)
-    if refused is not None:
-        return refused
+    required(_check_retired(image, command.retired, wanted))
     staying = tuple(name for name in image.archive.members() if name not in command.retired)
     asked = new_request(
         context,

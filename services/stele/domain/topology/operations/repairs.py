@@ -6,7 +6,7 @@ from typing import Final
 import msgspec
 import numpy as np
 
-from stele.domain.base import Rejection
+from stele.domain.base import Rejection, required
 from stele.domain.context import Context, Decision, unknown_node
 from stele.domain.facts import AnyFact
 from stele.domain.image import Image
@@ -113,16 +113,11 @@ def repair_tablets(context: Context, command: RepairTablets) -> Decision:
     alone = len(command.repairs) == 1
     drops = accepted_drops(image, context.envelope.actor)
 
-    def request_for(repair: TabletRepair) -> RequestChanged | Rejection:
-        table = standing_map_owner(image, repair.table, drops)
-        if isinstance(table, Rejection):
-            return table
-        return (
-            _check_alone(repair, asked, (table.table_id, repair.tablet))
-            or check_tablet(image, table, repair)
-            or _check_participants(context, table, repair)
-            or _request_for(context, table, repair, goals.get(table.table_id), alone=alone)
-        )
+    def request_for(repair: TabletRepair) -> RequestChanged:
+        table = required(standing_map_owner(image, repair.table, drops))
+        required(_check_alone(repair, asked, (table.table_id, repair.tablet)))
+        required(check_tablet(image, table, repair) or _check_participants(context, table, repair))
+        return _request_for(context, table, repair, goals.get(table.table_id), alone=alone)
 
     nothing = Rejection("no_repairs", "There is no tablet to repair.", "Name at least one.")
     return each_once(command.repairs, request_for, asked, nothing)
@@ -155,10 +150,10 @@ def _check_participants(context: Context, table: Table, repair: TabletRepair) ->
     if not any(among) or (goal is not None and goal.among == among):
         return None
     placement = image.ring.placements[table.placement]
-    refused = check_among(image, among, placement)
+    required(check_among(image, among, placement))
     found = participants(image, among, row_of(placement, repair.tablet).reads)
-    if refused is not None or len(found) >= ENOUGH:
-        return refused
+    if len(found) >= ENOUGH:
+        return None
     return Rejection(
         "too_few_take_part",
         f"Tablet {repair.tablet} of {repair.table} has {len(found)}{among.words().removeprefix(' among')}.",
@@ -306,9 +301,7 @@ def repair_table(context: Context, command: RepairTable) -> Decision:
     """Queue it for an existing table with tablets, one at a time, whichever replicas take part."""
     image = context.image
     drops = accepted_drops(image, context.envelope.actor)
-    table = standing_map_owner(image, command.name, drops)
-    if isinstance(table, Rejection):
-        return table
+    table = required(standing_map_owner(image, command.name, drops))
     if not table.placement:
         return no_tablets(command.name)
     other = image.requests.table_repairs().get(table.table_id)
@@ -320,9 +313,7 @@ def repair_table(context: Context, command: RepairTable) -> Decision:
             {"request_id": other.request_id},
         )
     among, placement = Among(command.nodes, command.dcs), image.ring.placements[table.placement]
-    refused = check_among(image, among, placement)
-    if refused is not None:
-        return refused
+    required(check_among(image, among, placement))
     request = new_request(
         context,
         RequestKind.TABLE_REPAIR,

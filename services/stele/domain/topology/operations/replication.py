@@ -5,7 +5,7 @@ from typing import Final
 
 import msgspec
 
-from stele.domain.base import Rejection
+from stele.domain.base import Rejection, required
 from stele.domain.context import Context, Decision
 from stele.domain.facts import AnyFact
 from stele.domain.image import Image
@@ -49,15 +49,9 @@ replace = msgspec.structs.replace
 def change_replication(context: Context, command: KeyspaceRfChange) -> Decision:
     """Queue the change for an existing keyspace; one with tablets uses another operation."""
     image = context.image
-    keyspace = free_keyspace(image, command.name)
-    if isinstance(keyspace, Rejection):
-        return keyspace
-    whole = with_dcs_not_named(command, keyspace)
-    if isinstance(whole, Rejection):
-        return whole
-    wanted = replication_for(image, whole, tablets=keyspace.tablets)
-    if isinstance(wanted, Rejection):
-        return wanted
+    keyspace = required(free_keyspace(image, command.name))
+    whole = required(with_dcs_not_named(command, keyspace))
+    wanted = required(replication_for(image, whole, tablets=keyspace.tablets))
     if keyspace.wanted == wanted:
         return Rejection(
             "replication_unchanged",

@@ -6,7 +6,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from stele.domain.base import Rejection
+from stele.domain.base import Rejected, Rejection, required
 from stele.domain.context import Context, Decision, bad_name, unknown_table
 from stele.domain.facts import AnyFact
 from stele.domain.image import Image
@@ -70,17 +70,11 @@ SECOND_MS: Final = 1000
 def snapshot_table(context: Context, command: SnapshotTable) -> Decision:
     """Queue it for an existing table with tablets, under an unused tag."""
     image = context.image
-    refused = bad_name("snapshot", command.snapshot) or _check_expiry(command.expire_s)
-    if refused is not None:
-        return refused
-    table = free_table(image, command.name)
-    if isinstance(table, Rejection):
-        return table
+    required(bad_name("snapshot", command.snapshot) or _check_expiry(command.expire_s))
+    table = required(free_table(image, command.name))
     if not table.placement:
         return no_tablets(command.name)
-    refused = _check_tag(image, command.snapshot)
-    if refused is not None:
-        return refused
+    required(_check_tag(image, command.snapshot))
     return (
         new_request(
             context,
@@ -221,9 +215,7 @@ def restore_table(context: Context, command: RestoreTable) -> Decision:
     restores.
     """
     image = context.image
-    table = free_table(image, command.name)
-    if isinstance(table, Rejection):
-        return table
+    table = required(free_table(image, command.name))
     if not table.placement:
         return no_tablets(command.name)
     snapshot = image.table_snapshots.named(command.snapshot)
@@ -375,7 +367,10 @@ def restore_tablets(context: Context, command: RestoreTablets) -> Decision:
             f"Ask for {MAX_RESTORES} at a time.",
         )
     alone = len(command.restores) == 1
-    request_for = lambda restore: _request_for(context, restore, asked, alone=alone)  # noqa: E731
+
+    def request_for(restore: TabletRestore) -> RequestChanged:
+        return _request_for(context, restore, asked, alone=alone)
+
     nothing = Rejection("no_restores", "There is no tablet to restore.", "Name at least one.")
     return each_once(command.restores, request_for, asked, nothing)
 
@@ -387,17 +382,13 @@ def restored_now(image: Image) -> set[tuple[str, int]]:
 
 def _request_for(
     context: Context, restore: TabletRestore, asked: Set[tuple[str, int]], *, alone: bool
-) -> RequestChanged | Rejection:
+) -> RequestChanged:
     image = context.image
-    table = image.schema.table_named(restore.table)
-    if table is None:
-        return unknown_table(restore.table)
-    refused = check_tablet(image, table, restore)
-    if refused is not None:
-        return refused
+    table = required(image.schema.table_named(restore.table) or unknown_table(restore.table))
+    required(check_tablet(image, table, restore))
     goal = image.table_snapshots.restore_of(table.table_id)
     if goal is None or goal.epochs[restore.tablet] or (table.table_id, restore.tablet) in asked:
-        return Rejection(
+        raise Rejected(
             "nothing_to_restore",
             f"Tablet {restore.tablet} of {restore.table} is not to be restored.",
             "`stele table restore` restores a table; its tablets follow.",

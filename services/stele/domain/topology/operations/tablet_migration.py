@@ -7,7 +7,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from stele.domain.base import Rejection
+from stele.domain.base import Rejection, required
 from stele.domain.context import Context, Decision
 from stele.domain.image import Image
 from stele.domain.model.operations import MoveTablets, TabletMove
@@ -138,17 +138,10 @@ def move_tablets(context: Context, command: MoveTablets) -> Decision:
     actor, alone = context.envelope.actor, len(command.moves) == 1
     drops = accepted_drops(image, actor)
 
-    def request_for(move: TabletMove) -> RequestChanged | Rejection:
-        table = standing_map_owner(image, move.table, drops)
-        if isinstance(table, Rejection):
-            return table
-        refused = (
-            _check_alone(move, (table.table_id, move.tablet), asked)
-            or check_move(image, table, move)
-            or _check_balancing(image, actor, table, move)
-        )
-        if refused is not None:
-            return refused
+    def request_for(move: TabletMove) -> RequestChanged:
+        table = required(standing_map_owner(image, move.table, drops))
+        required(_check_alone(move, (table.table_id, move.tablet), asked))
+        required(check_move(image, table, move) or _check_balancing(image, actor, table, move))
         return _request(context, table, _placed(image, table, move, shards), alone=alone)
 
     nothing = Rejection("no_moves", "There is no tablet to move.", "Name at least one.")

@@ -15,7 +15,7 @@ Source: ScyllaDB, topology-over-raft.md, "Tablet resize".
 
 from collections.abc import Iterable, Set
 
-from stele.domain.base import Rejection
+from stele.domain.base import Rejection, required
 from stele.domain.context import Context, Decision
 from stele.domain.facts import AnyFact
 from stele.domain.image import Image
@@ -41,9 +41,7 @@ def resize_table(context: Context, command: ResizeTable) -> Decision:
     """Queue it for an existing table, one resize at a time."""
     image = context.image
     drops = accepted_drops(image, context.envelope.actor)
-    table = standing_map_owner(image, command.name, drops)
-    if isinstance(table, Rejection):
-        return table
+    table = required(standing_map_owner(image, command.name, drops))
     other = next((r for r in image.requests.unfinished() if _is_of(r, table)), None)
     if other is not None:
         return Rejection(
@@ -52,11 +50,10 @@ def resize_table(context: Context, command: ResizeTable) -> Decision:
             "Wait until that is done, or cancel it.",
             {"request_id": other.request_id},
         )
-    refused = _check_count(image, table, command.tablets) or check_balancing(
-        image, context.envelope.actor, table
+    required(
+        _check_count(image, table, command.tablets)
+        or check_balancing(image, context.envelope.actor, table)
     )
-    if refused is not None:
-        return refused
     return (
         new_request(
             context,
