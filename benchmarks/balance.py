@@ -108,7 +108,7 @@ def main() -> None:
 
 def add_nodes(nodes: int, more: int, tablets: int, sizes: str) -> Made:
     state, names = at_rest(nodes, tablets, TABLES, sizes)
-    extend(state, more)
+    state = extended(state, more)
     least = bound(state)
     began_s = time.process_time()
     plan = plan_to_fixed_point(state, names)
@@ -121,7 +121,7 @@ def add_nodes(nodes: int, more: int, tablets: int, sizes: str) -> Made:
 def of_peer(python: str, nodes: int, more: int, tablets: int, sizes: str) -> Made:
     """The same by the peer. It must hold the rule that it was given."""
     state, _ = at_rest(nodes, tablets, TABLES, sizes)
-    extend(state, more)
+    state = extended(state, more)
     replicas = [
         (unit, f"n{node}", size)
         for unit, (row, size) in enumerate(zip(state.node.tolist(), state.size, strict=True))
@@ -171,7 +171,7 @@ def one_round(sizes: str) -> list[tuple[str, float, float, int]]:
     )
     state.move(unit * state.width, target, 0)
     found.append(("again after one move", *timed(state, names), REPLAN_S))
-    extend(state, more)
+    state = extended(state, more)
     found.append((f"round, {more} nodes added", *timed(state, names), ROUND_S))
     return [(what, seconds, goal_s, len(moves)) for what, seconds, moves, goal_s in found]
 
@@ -216,10 +216,10 @@ def one(at: int) -> ClusterNode:
     return ClusterNode(f"n{at}", "dc1", f"r{at % RACKS}", SHARDS, CAPACITY_BYTES)
 
 
-def extend(state: BalanceColumns, more: int) -> None:
-    first = len(state.nodes)
-    for at in range(first, first + more):
-        state.add_node(one(at))
+def extended(state: BalanceColumns, more: int) -> BalanceColumns:
+    nodes = [*state.nodes, *map(one, range(len(state.nodes), len(state.nodes) + more))]
+    table, node, shard = (c.astype(np.int64) for c in (state.table, state.node, state.shard))
+    return BalanceColumns(nodes, state.tables, table, state.size, node, shard)
 
 
 def held(state: BalanceColumns) -> Reals:

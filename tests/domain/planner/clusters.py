@@ -6,7 +6,6 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 
 import msgspec
-import numpy as np
 
 from stele.domain.planner.cluster import (
     BalanceBy,
@@ -20,7 +19,6 @@ from stele.domain.planner.cluster import (
 )
 from stele.domain.planner.offline import plan_offline
 from stele.domain.planner.planned import OfflinePlan
-from stele.domain.planner.state import BalanceColumns
 
 COUNT = BalanceOptions(balance_by=BalanceBy.COUNT)
 GIB = 1 << 30
@@ -159,14 +157,3 @@ def bytes_of(which: Cluster) -> dict[str, int]:
 def spread(values: Iterable[int]) -> int:
     found = list(values)
     return max(found) - min(found)
-
-
-def set_size(state: BalanceColumns, unit: int, size_bytes: float | None) -> None:
-    """Set the reported size of a unit; None is unknown. Production rebuilds the columns instead."""
-    state._account(unit, -1)
-    state.size[unit] = np.nan if size_bytes is None else size_bytes
-    one = slice(unit, unit + 1)
-    state.unit_load[unit] = state._unit_load(state.size[one], state._heat[one])[0]
-    table = state.table[unit]
-    state.largest[table] = max(state.largest[table], state.unit_load[unit])
-    state._account(unit, 1)

@@ -20,7 +20,6 @@ from tests.domain.planner.clusters import (
     node,
     replicas_of,
     shards_of,
-    spread,
     table,
 )
 
@@ -187,16 +186,6 @@ def test_replicas_on_down_nodes_count_for_their_rack() -> None:
     assert replicas_of(after)["c1"] == 2
 
 
-@BOTH
-def test_two_empty_nodes_in_two_racks_are_filled(options: BalanceOptions) -> None:
-    nodes = [node("h1", rack="a"), node("h3", rack="a"), node("h2", rack="b"), node("h4", rack="b")]
-    draw = random.Random(3)
-    rows = [[("h1", draw.randrange(2)), ("h2", draw.randrange(2))] for _ in range(16)]
-    _, after = balanced(cluster(nodes, table(rows), options=options))
-    for each in nodes:
-        assert shards_of(after, each.id) == [4, 4]
-
-
 @pytest.mark.parametrize("state", [NodeRole.DRAINING, NodeRole.EXCLUDED])
 @BOTH
 def test_load_is_even_by_shard_on_nodes_with_unequal_shards(
@@ -218,35 +207,6 @@ def test_shards_of_a_draining_node_are_not_balanced() -> None:
     plan, _ = balanced(cluster([node("h1", state=NodeRole.DRAINING)], table([["h1"]] * 4)))
     assert plan.moves == ()
     assert len(plan.unmovable) == 4
-
-
-@pytest.mark.parametrize("seed", range(13))
-@BOTH
-def test_random_tables_on_six_nodes_are_balanced(seed: int, options: BalanceOptions) -> None:
-    draw = random.Random(seed)
-    racks = draw.choice([1, 2, 3])
-    nodes = [node(f"h{at}", 2, f"r{at % racks}") for at in range(6)]
-    tables = []
-    for number in range(draw.randint(1, 4)):
-        rows = []
-        for _ in range(draw.choice([1, 2, 8, 32, 128])):
-            row = [
-                (
-                    f"h{draw.choice([at for at in range(1, 6) if at % racks == rack])}",
-                    draw.randrange(2),
-                )
-                for rack in range(racks)
-            ]
-            rows.append(row)
-        tables.append(table(rows, f"t{number}"))
-    _, after = balanced(cluster(nodes, *tables, options=options))
-    for rack in range(racks):
-        names = [f"h{at}" for at in range(6) if at % racks == rack]
-        for each in [*(one.name for one in tables), None]:
-            counts = replicas_of(after, each)
-            assert spread(counts[name] for name in names) <= 1
-    for each_node in nodes:
-        assert spread(shards_of(after, each_node.id)) <= 1
 
 
 def test_only_the_rack_with_a_new_node_changes() -> None:

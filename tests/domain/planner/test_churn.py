@@ -1,4 +1,4 @@
-"""Clusters of some size through many changes, planned on one state that is never rebuilt."""
+"""Clusters of some size through many changes, each planned to a fixed point."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from stele.domain.planner.cluster import BalanceBy, BalanceOptions, ClusterNode,
 from stele.domain.planner.plan import plan_to_fixed_point
 from stele.domain.planner.shares import Reals
 from stele.domain.planner.state import LEAVING, BalanceColumns
-from tests.domain.planner.clusters import set_size
 
 TABLETS, TABLES = 600, 4
 SIZES: dict[str, Callable[[np.random.Generator], Reals]] = {
@@ -44,31 +43,35 @@ def made(draw: np.random.Generator, sizes: str, by: BalanceBy, *, alike: bool) -
     )
 
 
-def churn(draw: np.random.Generator, state: BalanceColumns) -> None:
-    """Apply one change: a node joins, leaves, dies, goes down or recovers, or a tenth of the tablets grow."""
+def churned(draw: np.random.Generator, state: BalanceColumns) -> BalanceColumns:
+    """Return the cluster after one change: a node joins, leaves, dies, goes down or recovers, or a tenth
+    of the tablets grow.
+    """
     normal = np.flatnonzero(state.state == NodeRole.NORMAL)
     node = int(draw.choice(normal))
     alone = (state.rack[normal] == state.rack[node]).sum() == 1
     what = draw.choice(["add", "add", "drain", "die", "down", "back", "grow"])
     if what == "add" or alone:
-        state.add_node(node_of(draw, len(state.nodes), alike=True))
-    elif what == "back":
+        return rebuilt(state, node_of(draw, len(state.nodes), alike=True))
+    if what == "back":
         for down in np.flatnonzero(state.state == NodeRole.DOWN).tolist():
             state.state[down] = NodeRole.NORMAL
     elif what == "grow":
         for unit in draw.choice(TABLETS, TABLETS // 10, replace=False).tolist():
-            set_size(state, unit, float(np.rint(state.size[unit] * draw.uniform(1, 3))))
+            state.size[unit] = np.rint(state.size[unit] * draw.uniform(1, 3))
     else:
         states = {"drain": NodeRole.DRAINING, "die": NodeRole.EXCLUDED, "down": NodeRole.DOWN}
         state.state[node] = states[what]
+    return rebuilt(state)
 
 
-def rebuilt(state: BalanceColumns) -> BalanceColumns:
-    """Return the same cluster, rebuilt from its columns."""
+def rebuilt(state: BalanceColumns, *new: ClusterNode) -> BalanceColumns:
+    """Return the same cluster with the ``new`` nodes, rebuilt from its columns."""
     nodes = [
         msgspec.structs.replace(node, state=now)
         for node, now in zip(state.nodes, state.state, strict=True)
     ]
+    nodes += new
     options = msgspec.structs.replace(
         state.options, minimal_tablet_size_bytes=int(state.minimal_size)
     )
@@ -94,7 +97,7 @@ def test_every_change_is_planned_to_a_fixed_point(
         left = np.isin(state.state, LEAVING)
         assert not state.count[:, left].any(), "a leaving node still has replicas"
         even(state)
-        churn(draw, state)
+        state = churned(draw, state)
 
 
 def even(state: BalanceColumns) -> None:

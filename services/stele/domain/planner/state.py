@@ -1,4 +1,4 @@
-"""The cluster as columns, with the sums that planning needs. Each change updates them.
+"""The cluster as columns, with the sums that planning needs. Each move updates them.
 
 A *unit* moves as one: a tablet, with those of the tables that are co-located with its table. A
 *replica* is numbered ``unit * width + place``. Nodes, tables, racks and dcs are numbers too, in the
@@ -11,7 +11,6 @@ from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
 from stele.domain.planner.cluster import (
     DEFAULT_OPTIONS,
@@ -24,7 +23,7 @@ from stele.domain.planner.cluster import (
 )
 from stele.domain.planner.shares import Bools, Ints, Reals
 
-Scalar = TypeVar("Scalar", bound=np.generic)
+T = TypeVar("T")
 
 NOBODY: Final = -1
 LEAVING: Final = (NodeRole.DRAINING, NodeRole.EXCLUDED)
@@ -84,7 +83,7 @@ class BalanceColumns:
         rates: ReplicaRates | None = None,
     ) -> None:
         self.options = options
-        self.nodes = list[ClusterNode]()
+        self.nodes = [*nodes]
         self.tables = tables
         self.table, self.size = table.astype(np.int32), size.astype(np.float64)
         self.node, self.shard = node.astype(np.int32), shard.astype(np.int32)
@@ -97,19 +96,23 @@ class BalanceColumns:
         self._heat = idle if rates is None else np.nan_to_num(rates.heat)
         self._mean_size = float(self._counted(self.size).mean()) if len(table) else 0.0
         self.unit_load = self._unit_load(self.size, self._heat)
-        self.dcs, self.racks = dict[str, int](), dict[tuple[str, str], int]()
-        self.count = np.zeros((tables, 0), np.int64)
-        self.load = np.zeros((tables, 0))
-        self.dc, self.rack, self.shards, self.first_shard = (
-            np.zeros(0, np.int64) for _ in range(4)
-        )
-        self.capacity, self.shard_load = np.zeros(0), np.zeros(0)
-        self.unknown = np.zeros(0, np.int64)
-        self.reading, self.writing = np.zeros(0, np.int64), np.zeros(0, np.int64)
-        self.state = np.zeros(0, object)
-        self._base = list[Ints]()
-        self._came = list[list[int]]()
-        self._add(nodes)
+        self.dcs = numbered(node.dc for node in nodes)
+        self.racks = numbered((node.dc, node.rack) for node in nodes)
+        self.dc = np.array([self.dcs[node.dc] for node in nodes], np.int64)
+        self.rack = np.array([self.racks[node.dc, node.rack] for node in nodes], np.int64)
+        self.shards = np.array([node.shards for node in nodes], np.int64)
+        self.first_shard = np.cumsum(self.shards) - self.shards
+        capacity = [np.nan if n.capacity_bytes is None else n.capacity_bytes for n in nodes]
+        self.capacity = np.array(capacity, np.float64)
+        self.state = np.array([node.state for node in nodes], object)
+        self.count = np.zeros((tables, len(nodes)), np.int64)
+        self.load = np.zeros((tables, len(nodes)))
+        self.unknown = np.zeros(len(nodes), np.int64)
+        width = int(self.shards.sum())
+        self.shard_load = np.zeros(width)
+        self.reading, self.writing = np.zeros(width, np.int64), np.zeros(width, np.int64)
+        self._base: list[Ints] = [np.zeros(0, np.int64) for _ in nodes]
+        self._came: list[list[int]] = [[] for _ in nodes]
         self._fill()
         self.peak = np.zeros((len(table), len(self.dcs)), np.int16)
         self.rack_room = np.zeros((tables, len(self.dcs)), np.int64)
@@ -148,15 +151,6 @@ class BalanceColumns:
         self._came[node].append(replica)
         if self.rack[old] != self.rack[node]:
             self._find_peak(unit)
-
-    def add_node(self, node: ClusterNode) -> int:
-        """Add a node without replicas, and return its number."""
-        self._add([node])
-        new = len(self.nodes) - 1
-        if len(self.dcs) > self.peak.shape[1]:
-            self.peak, self.racked = _wider(self.peak, 1), _wider(self.racked, 1)
-            self.rack_room, self.units_in = _wider(self.rack_room, 1), _wider(self.units_in, 1)
-        return new
 
     def list_racks(self, table: int, dc: str, racks: Iterable[str]) -> None:
         """List the racks of a table in a dc.
@@ -268,29 +262,6 @@ class BalanceColumns:
         load = (1 - part) * self._counted(size) + part * heat * self._mean_size
         return np.maximum(1.0, np.rint(load))
 
-    def _add(self, nodes: list[ClusterNode]) -> None:
-        for node in nodes:
-            self.dcs.setdefault(node.dc, len(self.dcs))
-            self.racks.setdefault((node.dc, node.rack), len(self.racks))
-        new = len(nodes)
-        shards = np.array([node.shards for node in nodes], np.int64)
-        first = len(self.shard_load) + np.cumsum(shards) - shards
-        capacity = [np.nan if n.capacity_bytes is None else n.capacity_bytes for n in nodes]
-        self.nodes.extend(nodes)
-        self.dc = np.append(self.dc, [self.dcs[node.dc] for node in nodes]).astype(np.int64)
-        racks = [self.racks[node.dc, node.rack] for node in nodes]
-        self.rack = np.append(self.rack, racks).astype(np.int64)
-        self.shards = np.append(self.shards, shards)
-        self.first_shard = np.append(self.first_shard, first)
-        self.capacity = np.append(self.capacity, capacity)
-        self.state = np.append(self.state, np.array([node.state for node in nodes], object))
-        self.unknown, width = _wider(self.unknown, new), int(shards.sum())
-        self.count, self.load = _wider(self.count, new), _wider(self.load, new)
-        self.shard_load = _wider(self.shard_load, width)
-        self.reading, self.writing = _wider(self.reading, width), _wider(self.writing, width)
-        self._base.extend(np.zeros(0, np.int64) for _ in nodes)
-        self._came.extend([] for _ in nodes)
-
     def _fill(self) -> None:
         self.largest = np.zeros(self.tables)
         if not len(self.table):  # as for the first places of a new table
@@ -334,17 +305,7 @@ class BalanceColumns:
             self.peak[unit, dc] = max(self.peak[unit, dc], count)
         self.rack_room[table] += self.peak[unit]
 
-    def _account(self, unit: int, sign: int) -> None:
-        load, unknown = sign * self.unit_load[unit], sign * int(np.isnan(self.size[unit]))
-        for node, shard in zip(self.node[unit].tolist(), self.shard[unit].tolist(), strict=True):
-            if node >= 0:
-                self.load[self.table[unit], node] += load
-                self.shard_load[self.first_shard[node] + shard] += load
-                self.unknown[node] += unknown
-                self.unsettled.add(node)
 
-
-def _wider(column: npt.NDArray[Scalar], more: int) -> npt.NDArray[Scalar]:
-    """Return the column with ``more`` zeros at the end of each row."""
-    # numpy.pad takes ten times as long, and every new table needs a state.
-    return np.concatenate([column, np.zeros((*column.shape[:-1], more), column.dtype)], axis=-1)
+def numbered(names: Iterable[T]) -> dict[T, int]:
+    """Return the names with numbers from 0, in the order of their first occurrence."""
+    return {name: number for number, name in enumerate(dict.fromkeys(names))}
