@@ -103,24 +103,6 @@ def test_zero_token_node_creates_no_generation() -> None:
     assert STATE.WRITE_BOTH_READ_OLD in states and STATE.COMMIT_CDC_GENERATION not in states
 
 
-def test_zero_token_nodes_do_not_change_the_generation_of_others() -> None:
-    world = three_nodes()
-    world.add("z1", rack="a", num_tokens=0)
-    world.add("a2")
-    world.run()
-    assert ends(world) == tokens(world)
-
-
-def test_last_generation_of_two_parallel_joins_includes_both() -> None:
-    world = spread()
-    world.limits = Limits(group=1)
-    join_at(world, "x1", 150)
-    join_at(world, "x2", 650)
-    world.until(lambda: len(world.image.topology.transitions) == 2, "both are open")
-    world.run()
-    assert ends(world) == tokens(world) and {150, 650} <= ends(world)
-
-
 @pytest.mark.parametrize("first", ["x1", "x2"])
 def test_parallel_joins_may_commit_in_any_order(first: str) -> None:
     """The coordinator moves them together, but a round that names only one of them is legal."""

@@ -1,12 +1,22 @@
 """Versions and the fence of each range: requests are refused, promoted, or left unchanged (I3, I6)."""
 
 import pytest
+from immutables import Map
+from msgspec.structs import replace
 
 from stele.domain.commands import Cancel, DropKeyspace, Leave
-from stele.domain.fencing import StaleVersion, VersionTracker, check_token, newest_fenced
+from stele.domain.fencing import (
+    StaleVersion,
+    VersionTracker,
+    check_token,
+    newest_fenced,
+    takes_part,
+)
 from stele.domain.image import Image
-from stele.domain.names import TransitionState
+from stele.domain.model.membership import MembershipImage, Node
+from stele.domain.names import NodeState, TransitionState
 from stele.domain.ring.ranges import RangeReplicas
+from stele.domain.ring.transition import newest_before
 from tests.coordinator.stories import reach
 from tests.coordinator.world import World, three_nodes
 
@@ -41,7 +51,14 @@ def tokens_by_change(world: World) -> tuple[int, int]:
 
 @pytest.mark.parametrize(
     ("version", "before", "fence", "oldest"),
-    [(7, 3, 7, 7), (7, 3, 9, 7), (7, 3, 6, 3), (7, 0, 6, 0), (0, 0, 1, 0)],
+    [
+        (7, 3, 7, 7),
+        (7, 3, 9, 7),
+        (7, 3, 6, 3),
+        (7, 0, 6, 0),
+        (0, 0, 1, 0),
+        (28, 27, 27, 27),  # it changes again, and keeps its earlier fence
+    ],
 )
 def test_newest_fenced_change_decides(version: int, before: int, fence: int, oldest: int) -> None:
     assert newest_fenced(version, before, fence) == oldest
@@ -163,3 +180,22 @@ def test_dropped_keyspace_refuses_requests_of_older_versions() -> None:
     assert check_token(world.image, keyspace_id, 5, began) is not None
     world.run()
     assert check_token(world.image, keyspace_id, 5, world.version - 1) is not None
+
+
+def test_merged_rows_keep_the_newest_change_before_the_last() -> None:
+    """If the last change itself were kept, earlier requests would be refused before it is fenced."""
+    rows = [RangeReplicas(0, 9, (), (), *versions) for versions in ((28, 20), (27, 11), (28, 9))]
+    assert newest_before(rows, 28) == 27
+    assert newest_before(rows[:1], 28) == 20
+    assert newest_before([replace(rows[0], version_before=0)], 28) == 0
+
+
+@pytest.mark.parametrize("state", [*NodeState])
+def test_only_members_may_coordinate(state: NodeState) -> None:
+    node = Node(node_id="n1", address="http://n1", dc="dc1", rack="r1", num_tokens=1, state=state)
+    image = Image(membership=MembershipImage(Map({"n1": node})))
+    member = state not in (NodeState.NONE, NodeState.LEFT, NodeState.REMOVING)
+    assert takes_part(image, "n1") is member
+    excluded = MembershipImage(Map({"n1": replace(node, excluded_since=1)}))
+    assert not takes_part(Image(membership=excluded), "n1")
+    assert not takes_part(image, "n2")

@@ -18,9 +18,11 @@ ONE_RACK = NodeLocation(dc="dc1", rack="r1")
 # Small tokens lie close together, large ones touch the ring's ends. Each kind finds its own mistakes.
 some_token = st.one_of(st.integers(-200, 200), st.integers(MIN_TOKEN + 1, MAX_TOKEN))
 some_location = st.builds(
-    NodeLocation, dc=st.sampled_from(["dc1", "dc2"]), rack=st.sampled_from(["r1", "r2", "r3"])
+    NodeLocation,
+    dc=st.sampled_from(["dc1", "dc2", "dc3"]),
+    rack=st.sampled_from(["r1", "r2", "r3"]),
 )
-some_rf = st.dictionaries(st.sampled_from(["dc1", "dc2"]), st.integers(1, 3), min_size=1)
+some_rf = st.dictionaries(st.sampled_from(["dc1", "dc2", "dc3"]), st.integers(1, 3), min_size=1)
 
 
 class Ring(msgspec.Struct, frozen=True):

@@ -1,7 +1,5 @@
 """A placement as chunked columns: a change equals a rebuild, and node numbers do not matter."""
 
-from itertools import pairwise
-
 import msgspec
 import numpy as np
 import pytest
@@ -16,7 +14,6 @@ from stele.domain.ring.ranges import (
     range_of,
     ranges_of,
     split_row,
-    upper_bound,
 )
 from tests.domain.ring.rings import some_token
 
@@ -142,15 +139,6 @@ def test_rows_with_different_versions_are_different(
     row = placement.row_for(token)
     newer = msgspec.structs.replace(row, version=row.version + 1)
     assert apply(placement, [range_of(row)], [newer]) != placement
-
-
-@given(rows=placements(), bounds=st.lists(some_token, min_size=2, max_size=2, unique=True))
-def test_overlapping_rows_are_adjacent(rows: tuple[RangeReplicas, ...], bounds: list[int]) -> None:
-    start, end = sorted(bounds)
-    overlapping = Placement.of(rows).overlapping(Range(start, end))
-    assert overlapping[0].start <= start
-    assert all(one.end == two.start for one, two in pairwise(overlapping))
-    assert overlapping[-1].start < end <= upper_bound(overlapping[-1].end)
 
 
 def test_row_at_rest_takes_14_bytes_at_rf_3_with_few_nodes() -> None:

@@ -1,10 +1,8 @@
-from bisect import bisect_left
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stele.domain.ring.placement import EMPTY_RING, Placement, PlacementError, apply
+from stele.domain.ring.placement import Placement, PlacementError, apply
 from stele.domain.ring.ranges import (
     MAX_TOKEN,
     MIN_TOKEN,
@@ -136,17 +134,3 @@ def test_apply_refuses_changes_that_do_not_fit(
 def test_placement_error_names_the_flaw_of_the_rows(rows: list[RangeReplicas], flaw: str) -> None:
     with pytest.raises(PlacementError, match=flaw):
         Placement.of(rows)
-
-
-def test_placements_of_equal_rows_are_equal() -> None:
-    assert Placement.of(rows_at(1, 2)) == Placement.of(rows_at(1, 2))
-    assert Placement.of(rows_at(1, 2)) != Placement.of(rows_at(1))
-    assert EMPTY_RING.row_for(0).writes == ()
-
-
-@given(tokens=st.sets(some_token, min_size=1), token=some_token)
-def test_row_of_a_token_ends_at_the_next_token_of_the_ring(tokens: set[int], token: int) -> None:
-    ring = sorted(tokens)
-    index = bisect_left(ring, token)
-    expected = MIN_TOKEN if index == len(ring) else ring[index]
-    assert Placement.of(rows_at(*tokens)).row_for(token).end == expected

@@ -60,7 +60,7 @@ def test_every_step_reads_from_as_many_replicas_as_possible(
         (after, walked(change, rf)[3:]),
     ):
         for row in (row for placement in placements for row in placement.rows):
-            for dc in ("dc1", "dc2"):
+            for dc in ("dc1", "dc2", "dc3"):
                 nodes = sum(place.dc == dc for place in ring.locations.values())
                 reads = sum(ring.locations[node].dc == dc for node in row.reads)
                 assert reads == min(rf.get(dc, 0), nodes)
