@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-import struct
 import time
 from collections.abc import Awaitable, Callable
 from typing import Final, NamedTuple, TypeVar
@@ -19,21 +18,18 @@ from starlette.requests import Request
 
 from stele.catch_up.keeper import Keeper
 from stele.domain.base import Rejection
-from stele.domain.model.cluster import LogRecovered
 from stele.domain.recovery import NewLog, Why, recovered
 from stele.domain.request_memory import to_facts
 from stele.log.archive.archive import Archive, folded
-from stele.log.archive.container import Archived, DamagedFileError, NotArchivedError
-from stele.log.archive.snapshots import UnreadableSnapshotError, head_of
-from stele.log.chain import ENTROPY_BITS, FROZEN, next_state_id
+from stele.log.archive.container import Archived
+from stele.log.archive.snapshots import head_of
+from stele.log.chain import ENTROPY_BITS, next_state_id
 from stele.log.codec import decode_epoch, encode_epoch
-from stele.log.errors import LogError, RecoveredError
-from stele.log.fold import Start, recovered_from
-from stele.log.follower import LogFollower
-from stele.log.port import EpochsLog, Log, LogPast, Record
+from stele.log.errors import RecoveredError
+from stele.log.fold import Start
+from stele.log.port import Log, LogPast, Record
 from stele.log.recovery import first_recovery, start_after
 from stele.runtime.answers.catch_up import RecoverableAnswer, RecoveredAnswer
-from stele.runtime.catch_up import CatchUp
 from stele.runtime.http import HttpError
 from stele.runtime.logs import get_logger
 from stele.runtime.retries import until_it_works
@@ -389,121 +385,3 @@ def keep(archive: Archive, start: Start, after: Start, there: Record) -> None:
     assert after.anchor is not None
     head = head_of(after.image, after.next_offset, after.anchor, epoch.at_ms)
     archive.snapshots.write(after.image, head, to_facts(after.image.decided))
-
-
-# Completes a recovery whose record is in the topic but whose snapshot may be out of reach.
-#
-# The replica that wrote the record may have died before it had a snapshot, or before others had a
-# copy. This archive then does the same as ``stele recover``, except for writing the record, which
-# exists.
-#
-# The recovery record is the first one in the topic, so it counts. While no record follows it, no
-# process has relied on it. If a replica holds later epochs of the old log then, an operator must
-# choose the epoch from which the log continues.
-
-
-FIRST_PAUSE_S: Final = 1.0
-LAST_PAUSE_S: Final = 30.0
-"""Longest pause between two attempts; each reads the topic up to the recovery, or all of it."""
-UNKNOWN: Final = (
-    KafkaException,
-    TimeoutError,
-    OSError,
-    DamagedFileError,
-    UnreadableSnapshotError,
-    struct.error,  # a record in the topic cannot be parsed
-)
-
-
-class Finisher:
-    """Completes the recovery of the log that ``follower`` has stopped reading."""
-
-    def __init__(
-        self, keeper: Keeper, follower: LogFollower, epochs: EpochsLog, others: CatchUp
-    ) -> None:
-        self._keeper = keeper
-        self._follower = follower
-        self._epochs = epochs
-        self._others = others
-        self._pause_s = FIRST_PAUSE_S
-        self._next_s = 0.0
-
-    async def finish(self) -> bool:
-        """Try to complete the recovery. Return True when the process must restart.
-
-        It must restart when this archive is of the recovered log, or when it cannot be written.
-        Attempts are throttled, however often this is called.
-        """
-        if time.monotonic() < self._next_s or self._keeper.is_closed:
-            return False
-        try:
-            if await self._finish():
-                return True
-        except (LogError, NotRecoverable, NotArchivedError) as error:
-            log.warning("the log does not continue from here", why=str(error))
-        except UNKNOWN as error:
-            log.warning("whether the log continues from here is unknown", why=str(error))
-        self._next_s = time.monotonic() + self._pause_s
-        self._pause_s = min(2 * self._pause_s, LAST_PAUSE_S)
-        return False
-
-    async def _finish(self) -> bool:
-        log_id = self._follower.image.log_id
-        begin, end = await self._epochs.ends()
-        there = await recovery_in(self._epochs, log_id, begin, end)
-        fact = None if there is None else recovered_from(log_id, *there)
-        if there is None or fact is None or fact.from_log_id != log_id.hex():
-            return False
-        if not await self._is_followed(fact, there.offset + 1, end) and await self._is_longer(fact):
-            return False
-        return await self._keep(fact, there)
-
-    async def _is_followed(self, fact: LogRecovered, begin: int, end: int) -> bool:
-        """Return whether another process has appended after the recovery and may have relied on it.
-
-        A second copy of the recovery record itself does not count.
-        """
-        if begin >= end:
-            return False
-        found = await self._epochs.read(begin, min(READ_RECORDS, end - begin))
-        heads = (FROZEN.unpack_from(value) for _, value in found)
-        first = fact.last_epoch + 1
-        return any(
-            log_id.hex() == fact.log_id and epoch > first for _, _, log_id, _, epoch, _ in heads
-        )
-
-    async def _is_longer(self, fact: LogRecovered) -> bool:
-        """Return whether this replica, or another that answers, holds epochs that the recovery
-        gives up.
-        """
-        archives = [answer for _, answer in await self._others.archives()]
-        held = [
-            max(answer.epoch, *(span.last for span in answer.spans), 0)
-            for answer in archives
-            if answer.log_id == fact.from_log_id
-        ]
-        own = self._follower.image.epoch, self._keeper.archive.segments.last
-        return max(*held, *own) > fact.last_epoch
-
-    async def _keep(self, fact: LogRecovered, there: Record) -> bool:
-        keeper, state_id = self._keeper, bytes.fromhex(fact.state_id)
-        async with keeper.recovering:
-            if keeper.is_closed:
-                return False  # a recovery from here is under way and will end the process
-            start = await asyncio.to_thread(image_at, keeper.archive, fact.last_epoch, state_id)
-            after = start_after(start.image, there)
-            self._follower.stop()
-            # The archive must not change while it is rewritten, so the keeper is closed first.
-            try:
-                await keeper.close()
-                await asyncio.to_thread(keep, keeper.archive, start, after, there)
-            except (OSError, DamagedFileError) as error:
-                log.error("the continuation of the log cannot be stored", why=str(error))
-                return True
-        log.warning(
-            "the log was recovered from an epoch of this archive: the archive continues from there",
-            log_id=fact.log_id,
-            epoch=after.image.epoch,
-            offset=there.offset,
-        )
-        return True

@@ -26,7 +26,6 @@ from stele.catch_up.http import CatchUpApi
 from stele.catch_up.identity import ReplicaIdentity, check_cluster
 from stele.catch_up.keeper import Keeper
 from stele.catch_up.recovering import (
-    Finisher,
     NotRecoverable,
     RecoverQuestion,
     check,
@@ -106,8 +105,7 @@ async def archiving(
         supported=keeper.archive.supported,
     )
     if out_of_reach is None:
-        finisher = Finisher(keeper, follower, epochs, givers.others)
-        reads = reading(follower, epochs, givers.others, ports.end, finisher.finish)
+        reads = reading(follower, epochs, givers.others, ports.end, is_replica=True)
     else:
         reads = _waiting(follower, epochs, out_of_reach, reach, keeper, ports.end)
     async with reads as followed:

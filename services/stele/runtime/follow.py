@@ -25,7 +25,7 @@ from stele.runtime.recent import Recent
 from stele.runtime.retries import until_it_works
 from stele.runtime.service import Stop, settle
 from stele.runtime.settings import ServiceSettings
-from stele.runtime.starting import Finish, begin, begin_anew, cannot, end_in_order
+from stele.runtime.starting import begin, begin_anew, end_in_order
 
 CATCH_UP_ATTEMPT_S: Final = 30.0
 """Limit of one wait for the end of the log, in seconds. A long log takes several."""
@@ -132,9 +132,13 @@ async def reading(
     epochs: Log,
     catch_up: CatchUp,
     end: Callable[[], None] = end_in_order,
-    finish: Finish = cannot,
+    *,
+    is_replica: bool = False,
 ) -> AsyncIterator[Followed]:
-    """Run the follower inside the block, and close its log afterwards."""
+    """Run the follower inside the block, and close its log afterwards.
+
+    ``is_replica``: this process is a catch-up replica.
+    """
     followed = Followed(follower)
     follower.start()
     catching_up = asyncio.create_task(followed.catch_up(), name="catch-up")
@@ -145,8 +149,8 @@ async def reading(
             lambda: follower.log_id,
             catch_up,
             end,
-            finish,
             followed.caught_up.is_set,
+            is_replica=is_replica,
         ),
         name="begin-anew",
     )

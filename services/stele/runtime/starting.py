@@ -246,27 +246,19 @@ def _worth(answered: tuple[str, StartAnswer]) -> tuple[bool, str, int]:
 #
 # A reader that stopped because its log is gone, or is another one, stays and reports why. Its
 # newest epochs may be all that is left. It ends once a catch-up replica reports that the log was
-# recovered. A replica that can complete a recovery does so itself.
+# recovered.
 #
 # A reader that meets a recovery ends at once if it had read the log to its end. Otherwise it stays:
 # it has just begun, without a snapshot of the new log, and would fail at the same record again. A
-# process without catch-up replicas restarts anyway.
+# process that has no catch-up replicas restarts anyway, unless it is one.
 
 
 LOOK_S: Final = 2.0
-
-Finish = Callable[[], Awaitable[bool]]
-"""Completes a recovery from what this process holds, if possible. Returns whether it did."""
 
 
 def end_in_order() -> None:
     """End this process in the same way as when a supervisor requests it."""
     signal.raise_signal(signal.SIGTERM)
-
-
-async def cannot() -> bool:
-    """Return False: only a catch-up replica can complete a recovery."""
-    return False
 
 
 def is_lasting(failure: Exception | None) -> bool:
@@ -280,37 +272,38 @@ async def begin_anew(
     log_id: Callable[[], bytes],
     catch_up: CatchUp,
     end: Callable[[], None] = end_in_order,
-    finish: Finish = cannot,
     has_read: Callable[[], bool] = lambda: True,
+    *,
+    is_replica: bool = False,
 ) -> None:
     """Wait for a failure that a restart can resolve, and end the process.
 
-    ``has_read``: the log was read to its end.
+    ``has_read``: the log was read to its end. ``is_replica``: this process is a catch-up replica.
     """
     await failed.wait()
     why = failure()
     if is_lasting(why):
         log.error("the log cannot be read any further, until it is recovered", why=str(why))
-        await recovered(log_id().hex(), catch_up, finish)
+        await recovered(log_id().hex(), catch_up)
     elif isinstance(why, RecoveredError) and not (
-        await finish() or has_read() or (finish is cannot and not catch_up.replicas)
+        has_read() or not (is_replica or catch_up.replicas)
     ):
-        log.error("the log was recovered, and no replica offers a snapshot of it yet", why=str(why))
-        await recovered(log_id().hex(), catch_up, finish)
+        log.error(
+            "the log was recovered, and no replica offers a snapshot of it yet",
+            why=str(why),
+            hint="Start the replica that wrote the recovery, or run `stele recover` again.",
+        )
+        await recovered(log_id().hex(), catch_up)
     log.error(
         "the log continues in another topic: this process restarts from a snapshot", why=str(why)
     )
     end()
 
 
-async def recovered(log_id: str, catch_up: CatchUp, finish: Finish) -> None:
-    """Return once a replica follows a log that was recovered from this one, or ``finish``
-    succeeds.
-    """
+async def recovered(log_id: str, catch_up: CatchUp) -> None:
+    """Return once a replica follows a log that was recovered from this one."""
     while True:
         for _, answer in await catch_up.archives():
             if any(before.log_id == log_id for before in answer.incarnations):
                 return
-        if await finish():
-            return
         await asyncio.sleep(LOOK_S)

@@ -49,7 +49,7 @@ def anchor_is_not_looked_for(patch: Patch) -> None:
 def lost_log_ends_the_process(patch: Patch) -> None:
     """A process that detects the loss of its log exits, and its unarchived epochs are lost."""
 
-    async def at_once(log_id: str, catch_up: CatchUp, finish: starting.Finish) -> None:
+    async def at_once(log_id: str, catch_up: CatchUp) -> None:
         await asyncio.sleep(0)
 
     patch.function(starting.recovered, at_once)
