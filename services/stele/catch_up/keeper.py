@@ -203,18 +203,9 @@ class _DueSnapshot(NamedTuple):
 
 
 class Keeper:
-    """Archives the log: ``on_winner`` queues each winner, ``run`` writes.
+    """Archives the log: ``on_winner`` queues each winner, ``run`` writes."""
 
-    ``on_snapshot`` runs in the event loop.
-    """
-
-    def __init__(
-        self,
-        archive: Archive,
-        snapshots_kept: int,
-        sync_interval_s: float,
-        on_snapshot: Callable[[Kept], None] = lambda kept: None,
-    ) -> None:
+    def __init__(self, archive: Archive, snapshots_kept: int, sync_interval_s: float) -> None:
         self.archive = archive
         self.last = archive.segments.last
         """The newest epoch on the disk."""
@@ -224,7 +215,6 @@ class Keeper:
         """Held while a recovery of the log from here is under way, which ends this process."""
         self._snapshots_kept = snapshots_kept
         self._sync_interval_s = sync_interval_s
-        self._on_snapshot = on_snapshot
         self._since = Since()
         self._added = self.last
         self._waiting: deque[Archived] = deque()
@@ -297,9 +287,7 @@ class Keeper:
         loop = asyncio.get_running_loop()
         while not self._closed:
             if self._waiting or self._due:
-                written = await loop.run_in_executor(self._thread, self._write_some)
-                for kept in written:
-                    self._on_snapshot(kept)
+                await loop.run_in_executor(self._thread, self._write_some)
             metrics.archived_epoch.set(self.last)
             if not self._waiting:
                 await asyncio.sleep(self._sync_interval_s)
@@ -401,33 +389,30 @@ class Keeper:
             self._write_some()
         self.archive.segments.close()
 
-    def _write_some(self) -> list[Kept]:
+    def _write_some(self) -> None:
         """Write a batch in the thread.
 
         Raises OSError; after the first failure nothing more is written.
         """
         if self._failed:
             raise OSError(FAILED)
+        segments = self.archive.segments
+        enough_bytes = self._written_bytes + MOST_AT_ONCE_BYTES
         try:
-            return self._written()
+            while self._waiting and self._written_bytes < enough_bytes:
+                record = self._waiting.popleft()
+                self._written_bytes += RECORD_BYTES + len(record.value)
+                segments.add(record)
+            # Sync before the counter moves: `written` promises that these bytes survive a crash.
+            self.last = segments.sync()
+            self._synced_bytes = self._written_bytes
+            self._write_snapshots()
         except BaseException:
             self._failed = True
             raise
 
-    def _written(self) -> list[Kept]:
-        segments = self.archive.segments
-        enough_bytes = self._written_bytes + MOST_AT_ONCE_BYTES
-        while self._waiting and self._written_bytes < enough_bytes:
-            record = self._waiting.popleft()
-            self._written_bytes += RECORD_BYTES + len(record.value)
-            segments.add(record)
-        # Sync before the counter moves: `written` promises that these bytes survive a crash.
-        self.last = segments.sync()
-        self._synced_bytes = self._written_bytes
-        return self._write_snapshots()
-
-    def _write_snapshots(self) -> list[Kept]:
-        written = list[Kept]()
+    def _write_snapshots(self) -> None:
+        is_written = False
         while self._due and self._due[0].head.epoch <= self.archive.segments.last:
             due, began_s = self._due.popleft(), time.perf_counter()
             if self._due and not due.asked and self._passed < PASSED_WHILE_BEHIND:
@@ -444,10 +429,9 @@ class Keeper:
                 size_bytes=kept.size_bytes,
                 took_s=round(took_s, 3),
             )
-            written.append(kept)
-        if written:
+            is_written = True
+        if is_written:
             self._forget()
-        return written
 
     def _forget(self) -> None:
         snapshots = self.archive.snapshots

@@ -6,7 +6,7 @@ of its first page, which the cursor carries.
 """
 
 import io
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -178,7 +178,7 @@ class PageHandlers:
                 raise _nothing("table with tablets", name, image)
             count = len(image.ring.placements[table.placement])
             owner = image.schema.map_owner(table)
-            found: Sequence[TabletRepairTime] = TableRepairTimes(
+            found: Sequence[TabletRepairTime] = _repair_times(
                 image.repairs.of(owner.table_id, count)
             )
             if tablet is not None:
@@ -194,7 +194,7 @@ class PageHandlers:
             transition = image.topology.transitions.get(transition_id)
             if transition is None:
                 raise _nothing("open transition", transition_id, image)
-            return "rows", {"transition": summary_of(transition)}, PlannedRows(transition)
+            return "rows", {"transition": summary_of(transition)}, _planned_rows(transition)
 
         return await self._page(request, rows)
 
@@ -210,7 +210,7 @@ class PageHandlers:
 
         def rows(image: Image) -> tuple[str, dict[str, object], Sequence[CdcStream]]:
             generation = _generation(image, asked.get("generation", ""))
-            found: Sequence[CdcStream] = CdcStreams(generation.streams)
+            found: Sequence[CdcStream] = _cdc_streams(generation.streams)
             if "token" in asked:
                 held = place_of(generation.streams, token("token", asked["token"]))
                 found = found[held : held + 1]
@@ -284,64 +284,61 @@ _HEADS: Final[dict[str, Any]] = {
 }
 
 
-class PlacementRows(Sequence[RangeReplicas]):
-    """The rows of a placement, decoded on access, because a large table has a million."""
+class LazyRows(Sequence[Any]):
+    """Rows that are created on access, because a large table has a million of them.
 
-    def __init__(self, placement: Placement) -> None:
-        self._placement = placement
+    ``cut`` returns the rows of a slice, whose bounds are within ``count``.
+    """
 
-    def __len__(self) -> int:
-        return len(self._placement)
-
-    def __getitem__(self, at: Any) -> Any:
-        rows = self._placement.table.all()
-        ends = ends_of(rows.keys)
-        start, stop, _ = at.indices(len(rows))
-        return [*rows_of(rows.cut(start, stop), ends[start:stop], self._placement.nodes)]
-
-
-class PlannedRows(Sequence[PlannedRow]):
-    """The rows of a transition's plans, created on access."""
-
-    def __init__(self, transition: Transition) -> None:
-        self._rows = [
-            (name, row) for name, plan in sorted(transition.plans.items()) for row in plan.rows
-        ]
+    def __init__(self, count: int, cut: Callable[[int, int], list[Any]]) -> None:
+        self._count = count
+        self._cut = cut
 
     def __len__(self) -> int:
-        return len(self._rows)
+        return self._count
 
     def __getitem__(self, at: Any) -> Any:
-        return [PlannedRow(n, *msgspec.structs.astuple(r)) for n, r in self._rows[at]]
+        begin, end, _ = at.indices(self._count)
+        return self._cut(begin, max(begin, end))
 
 
-class TableRepairTimes(Sequence[TabletRepairTime]):
-    """The last repair time of each tablet of a table, by number, created on access."""
+def _placement_rows(placement: Placement) -> LazyRows:
+    def cut(begin: int, end: int) -> list[RangeReplicas]:
+        rows = placement.table.all()
+        return [*rows_of(rows.cut(begin, end), ends_of(rows.keys)[begin:end], placement.nodes)]
 
-    def __init__(self, times: Ms) -> None:
-        self._times = times
-
-    def __len__(self) -> int:
-        return len(self._times)
-
-    def __getitem__(self, at: Any) -> Any:
-        tablets, times = range(len(self))[at], self._times[at].tolist()
-        return [TabletRepairTime(*pair) for pair in zip(tablets, times, strict=True)]
+    return LazyRows(len(placement), cut)
 
 
-class CdcStreams(Sequence[CdcStream]):
-    """The streams of a generation, created on access."""
+def _planned_rows(transition: Transition) -> LazyRows:
+    plans = sorted(transition.plans.items())
+    rows = [(name, row) for name, plan in plans for row in plan.rows]
+    return LazyRows(
+        len(rows),
+        lambda begin, end: [
+            PlannedRow(name, *msgspec.structs.astuple(row)) for name, row in rows[begin:end]
+        ],
+    )
 
-    def __init__(self, streams: bytes) -> None:
-        self._streams = streams
 
-    def __len__(self) -> int:
-        return count_of(self._streams)
+def _repair_times(times: Ms) -> LazyRows:
+    """Return the last repair time of each tablet of a table, by number."""
+    return LazyRows(
+        len(times),
+        lambda begin, end: [
+            TabletRepairTime(*each) for each in enumerate(times[begin:end].tolist(), begin)
+        ],
+    )
 
-    def __getitem__(self, at: Any) -> Any:
-        streams = self._streams
-        places = range(len(self))[at]
-        return [CdcStream(end_at(streams, p), stream_at(streams, p).hex()) for p in places]
+
+def _cdc_streams(streams: bytes) -> LazyRows:
+    return LazyRows(
+        count_of(streams),
+        lambda begin, end: [
+            CdcStream(end_at(streams, each), stream_at(streams, each).hex())
+            for each in range(begin, end)
+        ],
+    )
 
 
 def _generation(image: Image, generation_id: str) -> Generation:
@@ -400,7 +397,7 @@ def _rows(placement: Placement, asked: dict[str, str]) -> Sequence[RangeReplicas
     if "range" in asked:
         start, _, end = asked["range"].partition(":")
         return placement.overlapping(Range(token("range", start), token("range", end)))
-    return PlacementRows(placement)
+    return _placement_rows(placement)
 
 
 def _place(image: Image) -> dict[str, Any]:

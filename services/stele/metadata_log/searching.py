@@ -24,11 +24,6 @@ DEFAULT_FOUND: Final = 20
 MAX_FOUND: Final = 1000
 MAX_ANSWER_BYTES: Final = 16 * 1024 * 1024
 """Size limit of an answer with several epochs. The client continues from its end."""
-SEARCHED_BY: Final = (
-    *("actor", "command", "request", "facts", "about", "text", "refused"),
-    *("since_ms", "until_ms", "before", "limit"),
-)
-COUNTED_BY: Final = ("from", "to")
 
 
 class Searching:

@@ -109,9 +109,6 @@ class GivingWay:
         self._turns.may_give_way = True
 
 
-# Callers that wait for the reader: for an offset, or in vain.
-
-
 class ReaderStoppedError(Exception):
     """The log cannot be read any further, so no command can be decided.
 
@@ -121,41 +118,6 @@ class ReaderStoppedError(Exception):
     def __init__(self, failure: Exception) -> None:
         super().__init__(str(failure))
         self.failure = failure
-
-
-class OffsetWaiters:
-    """The callers of one event loop that wait for the reader to reach an offset."""
-
-    def __init__(self) -> None:
-        self._waiting: list[tuple[int, asyncio.Future[None]]] = []
-
-    async def reached(self, offset: int, now: int) -> None:
-        """Return when all records before ``offset`` were read.
-
-        ``now`` is the reader's offset at the call. Raises the error of ``stop``.
-        """
-        if now < offset:
-            future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._waiting.append((offset, future))
-            await future
-
-    def read_to(self, now: int) -> None:
-        """Release the callers that wait for this offset or an earlier one: all records before it
-        were read.
-        """
-        if not self._waiting:
-            return
-        for offset, future in self._waiting:
-            if offset <= now and not future.done():
-                future.set_result(None)
-        self._waiting = [(o, f) for o, f in self._waiting if not f.done()]
-
-    def stop(self, error: Exception) -> None:
-        """Raise ``error`` in all callers, because nothing more will be read."""
-        waiting, self._waiting = self._waiting, []
-        for _, future in waiting:
-            if not future.done():
-                future.set_exception(error)
 
 
 # Ids and times of the records that a metadata-log appends.
@@ -220,7 +182,7 @@ class Writer:
         self._logs = [kafka_log] if past is None else [past, kafka_log]
         self.history = History(self._logs[0], start.image, start.next_offset, older=archive)
         self.moved = asyncio.Event()
-        """Set, and replaced by a fresh one, whenever epochs were applied."""
+        """Set, and replaced by a fresh one, whenever records were read. A failure sets it too."""
         self._log = kafka_log
         self._settings = settings
         self._supported = supported
@@ -234,7 +196,6 @@ class Writer:
         self._loop = asyncio.get_running_loop()
         self._pipeline = CommitPipeline(self._fold, make_ids(), self._loop)
         self._giving_way = GivingWay(self._pipeline.turns, self._loop, self._flush_soon)
-        self._offsets = OffsetWaiters()
         self._flush_is_due = False
         self._progress_s = time.monotonic()
         """Time of the last win, or of the append of the first record in flight, in monotonic
@@ -478,8 +439,11 @@ class Writer:
                     await self._reader.certain()
 
     async def _wait_for_offset(self, offset: int) -> None:
+        """Wait until all records before ``offset`` were read. Raises ReaderStoppedError."""
         self.raise_failure()
-        await self._offsets.reached(offset, self._fold.next_offset)
+        while self._fold.next_offset < offset:
+            await self.moved.wait()
+            self.raise_failure()
 
     def _check(self) -> None:
         self.raise_failure()
@@ -586,7 +550,6 @@ class Writer:
             metrics.redecided.set(self._redecided)
         self.moved.set()
         self.moved = asyncio.Event()
-        self._offsets.read_to(self._fold.next_offset)
 
     def _fail(self, error: Exception) -> None:
         # Set `failure` first: work that ends later checks it, and then answers no caller.
@@ -595,7 +558,6 @@ class Writer:
         self._reader.stop()
         log.error("the reader stopped", epoch=self.image.epoch, why=str(error))
         self._pipeline.stop(ReaderStoppedError(error))
-        self._offsets.stop(ReaderStoppedError(error))
         self.moved.set()
         self._ready.set()
 

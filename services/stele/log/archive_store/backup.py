@@ -51,12 +51,11 @@ async def back_up(
     made_ms: int,
     made_from: str,
     check: bool = False,
-    all_snapshots: bool = False,
 ) -> BackedUp:
     """Put everything new since the last backup into the store, and write the manifest.
 
-    Only the newest snapshot is put, unless ``all_snapshots`` is True. With ``check``, all blobs in
-    the store are read, and damaged ones are put again. ``made_ms`` is the time in milliseconds
+    Only the newest snapshot is put. With ``check``, all blobs in the store are read, and damaged
+    ones are put again. ``made_ms`` is the time in milliseconds
     since 1970.
 
     Raises NothingToRestoreError, BlobStoreError, ForeignStoreError, and the errors of the source.
@@ -70,7 +69,7 @@ async def back_up(
             "The replicas have neither the first epoch nor a snapshot before their newest epochs."
         )
     distrusted = (await verify(await stored_archive(store))).damaged if check else ()
-    progress = await copier.copy(newest_snapshot_only=not all_snapshots, distrusted=distrusted)
+    progress = await copier.copy(newest_snapshot_only=True, distrusted=distrusted)
     stored = await stored_archive(store, by_manifest=False)
     before = None if check else await manifest_in(store)
     manifest = await _manifest(stored, before, made_ms, made_from)
