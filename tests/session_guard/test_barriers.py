@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from stele.domain.image import EMPTY, Image
 from stele.domain.topology.barriers import AckTable
-from stele.session_guard.guard import KEPT_TARGETS, Blocking, current_target, view
+from stele.session_guard.guard import Blocking, current_target, view
 from tests.domain.ack_of import ack_of
 from tests.domain.history import three_nodes
 from tests.node.world import World
@@ -43,14 +43,6 @@ def test_acks_from_another_data_directory_do_not_count() -> None:
     assert why["n1"] == "runs with another data directory, host new disk"
     found, _ = view(image, AckTable().with_ack(ack_of(image, "n1"), 1.0), Blocking(), target, 1.0)
     assert "n1" not in {blocker.node_id for blocker in found.blockers}
-
-
-def test_each_barrier_has_its_own_times_and_their_number_is_bounded() -> None:
-    blocking = Blocking()
-    for epoch in range(100):
-        blocking = blocking.since((epoch, 1), frozenset({"n1"}), float(epoch))
-    assert len(blocking.by_target) == len(blocking.order) == KEPT_TARGETS
-    assert blocking.by_target[99, 1]["n1"] == 99.0
 
 
 def test_current_barrier_is_that_of_the_newest_version() -> None:

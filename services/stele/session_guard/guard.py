@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from typing import Final
 
 import msgspec
@@ -172,29 +173,20 @@ def schema_agreement(
 Target = tuple[int, int]
 """Epoch and version that a barrier waits for."""
 
-KEPT_TARGETS: Final = 32
-"""Barriers remembered: the present one, those just before, and those that were queried."""
-
 
 class Blocking(msgspec.Struct, frozen=True):
-    """Times since which each node has blocked each barrier: target -> node -> seconds."""
+    """Times since which each node has blocked the barrier of the newest step, in seconds."""
 
-    by_target: Map[Target, Map[str, float]] = Map()
-    order: tuple[Target, ...] = ()
+    target: Target = (0, 0)
+    since_s: Map[str, float] = Map()
 
-    def since(self, target: Target, nodes: frozenset[str], now_s: float) -> Blocking:
+    def now(self, target: Target, nodes: Iterable[str], now_s: float) -> Blocking:
         """Return the memory with ``nodes`` as present blockers.
 
-        Nodes that blocked before keep their time.
+        Nodes that blocked this target before keep their time.
         """
-        known = self.by_target.get(target)
-        before: Map[str, float] = Map() if known is None else known
-        since_s = Map({node: before.get(node, now_s) for node in sorted(nodes)})
-        by_target = self.by_target.set(target, since_s)
-        order = self.order if known is not None else (*self.order, target)
-        if len(order) > KEPT_TARGETS:
-            by_target, order = by_target.delete(order[0]), order[1:]
-        return Blocking(by_target, order)
+        before = self.since_s if target == self.target else Map[str, float]()
+        return Blocking(target, Map({node: before.get(node, now_s) for node in nodes}))
 
 
 def current_target(image: Image) -> Target:
@@ -211,17 +203,22 @@ def view(
     now_s: float,
     state_id_of: StateIdOf = unknown,
 ) -> tuple[BarrierView, Blocking]:
-    """Return the state of the barrier, and the updated memory of its blockers."""
+    """Return the state of the barrier, and the memory of the blockers of the newest step.
+
+    Blockers of any other target have no ``blocking_for_s``.
+    """
     epoch, version = target
     standing = barrier(image, acks, epoch, version, now_s, state_id_of)
-    blocking = blocking.since(target, frozenset(b.node_id for b in standing.blockers), now_s)
-    since_s = blocking.by_target[target]
+    since_s = Map[str, float]()
+    if target == current_target(image):
+        blocking = blocking.now(target, (b.node_id for b in standing.blockers), now_s)
+        since_s = blocking.since_s
     blockers = tuple(
         BlockerView(
             b.node_id,
             b.why,
             None if b.silent_for_s == float("inf") else b.silent_for_s,
-            now_s - since_s[b.node_id],
+            now_s - since_s[b.node_id] if b.node_id in since_s else None,
         )
         for b in standing.blockers
     )

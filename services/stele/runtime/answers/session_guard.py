@@ -14,7 +14,10 @@ LONGEST_AGREEMENT_S: Final = 60
 
 
 class BlockerView(msgspec.Struct, frozen=True):
-    """A node that delays a barrier. ``silent_for_s`` is None if it never sent a heartbeat."""
+    """A node that delays a barrier. ``silent_for_s`` is None if it never sent a heartbeat.
+
+    ``blocking_for_s`` is None for any other barrier than that of the newest step.
+    """
 
     node_id: str
     why: str
