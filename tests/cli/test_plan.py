@@ -25,7 +25,7 @@ from stele.domain.topology.operations.table import OPERATIONS, Operation
 from stele.domain.view import section
 from stele.runtime.answers.coordinator import BlockerAnswer, WaitProgress
 from stele.runtime.answers.plans import PlanAnswer, PlanVerdict
-from stele.runtime.answers.tablet_sizes import SizesAnswer
+from stele.runtime.answers.tablet_balancer import SizesAnswer
 from tests.cli.conftest import Server, Stele
 from tests.cli.test_changes import IDENTITY
 from tests.coordinator.test_dead_for_good import two_of_a_rack

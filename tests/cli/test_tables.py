@@ -20,10 +20,10 @@ from stele.runtime.answers.tablet_balancer import (
     BalancePlan,
     BalanceState,
     PlannedTabletMove,
+    SizesAnswer,
     SwitchedOff,
     TabletWhy,
 )
-from stele.runtime.answers.tablet_sizes import SizesAnswer
 from stele.words.names import what
 from tests.cli.conftest import Server, Stele, at, cluster, request
 from tests.cli.test_reads import IDLE

@@ -21,8 +21,14 @@ from stele.domain.names import CommitMode
 from stele.domain.registry import KNOWN_FEATURES
 from stele.log.commander import NotTakenError
 from stele.runtime import announce as module
-from stele.runtime.announce import Announcer, announced, announcement, growing_pauses, own_service
-from stele.runtime.build import Build
+from stele.runtime.announce import (
+    Announcer,
+    Build,
+    announced,
+    announcement,
+    growing_pauses,
+    own_service,
+)
 from stele.runtime.settings import ServiceSettings
 from tests.domain.history import three_nodes
 from tests.services.world import until

@@ -23,7 +23,7 @@ from stele.log.flows import flow_topic
 from stele.log.kafka import KafkaLog
 from stele.metadata_log.openapi import openapi
 from stele.runtime.answers.history import SearchAnswer
-from stele.runtime.answers.stats import StatsAnswer
+from stele.runtime.answers.metadata_log import StatsAnswer
 from tests.deployment.metadata_log import DEADLINE_S, MetadataLog, Start, instances
 from tests.polling import wait_until
 

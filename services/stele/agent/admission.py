@@ -29,8 +29,7 @@ from stele.domain.not_taken import (
 from stele.domain.topology.operations.table import OPERATIONS
 from stele.log.commander import NotTakenError
 from stele.log.follower import LogFollower
-from stele.runtime.announce import Announcer, growing_pauses
-from stele.runtime.build import THIS_BUILD
+from stele.runtime.announce import THIS_BUILD, Announcer, growing_pauses
 from stele.runtime.logs import get_logger
 from stele.runtime.request_ids import new_request_id
 from stele.runtime.service import Stop

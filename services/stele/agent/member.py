@@ -38,8 +38,7 @@ from stele.domain.model.membership import is_unclaimed
 from stele.log.commander import Commander
 from stele.log.errors import LogError, OtherHistoryError
 from stele.log.follower import Floor, LogFollower
-from stele.runtime.announce import Announcer
-from stele.runtime.build import THIS_BUILD, Build
+from stele.runtime.announce import THIS_BUILD, Announcer, Build
 from stele.runtime.follow import Followed, following
 from stele.runtime.http import Health
 from stele.runtime.logs import get_logger

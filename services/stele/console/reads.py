@@ -26,9 +26,9 @@ from stele.runtime.answers.tablet_balancer import (
     BalanceAnswer,
     BalancePlan,
     LoadHistory,
+    SizesAnswer,
     TabletWhy,
 )
-from stele.runtime.answers.tablet_sizes import SizesAnswer
 from stele.runtime.http import ErrorCode, HttpError
 from stele.runtime.http_encoding import GZIP_LEVEL, respond, takes_gzip
 from stele.words.decisions import Wanted

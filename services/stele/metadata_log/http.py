@@ -25,6 +25,7 @@ from stele.metadata_log.api import CommandRequest, outcome_answer
 from stele.metadata_log.openapi import openapi, query_parameters
 from stele.metadata_log.pages import PageHandlers, dump_of, state_parts
 from stele.metadata_log.questions import (
+    ImageReads,
     fact_names,
     id_of,
     invalid,
@@ -34,7 +35,6 @@ from stele.metadata_log.questions import (
     parse,
     resumed_after,
 )
-from stele.metadata_log.reads import ImageReads
 from stele.metadata_log.schema_request import Agreement, SchemaOutcome, SchemaRequest
 from stele.metadata_log.searching import Searching, as_json
 from stele.metadata_log.settings import MetadataLogSettings

@@ -21,8 +21,8 @@ from stele.runtime.answers.history import (
     SearchAnswer,
     StateAnswer,
 )
+from stele.runtime.answers.metadata_log import StatsAnswer
 from stele.runtime.answers.position import Position
-from stele.runtime.answers.stats import StatsAnswer
 from stele.runtime.http import Health
 from stele.words.command_schemas import describe_commands
 

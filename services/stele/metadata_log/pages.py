@@ -32,6 +32,7 @@ from stele.domain.view import filters, section, sections
 from stele.log.archive.snapshots import head_of, write
 from stele.log.chain import Anchor
 from stele.metadata_log.questions import (
+    ImageReads,
     cursor_of,
     cursor_text,
     filters_of,
@@ -41,7 +42,6 @@ from stele.metadata_log.questions import (
     parse,
     token,
 )
-from stele.metadata_log.reads import ImageReads
 from stele.runtime.answers.metadata_log import (
     AtEpoch,
     CatchUpAnswer,

@@ -8,23 +8,39 @@ async with announced("coordinator", settings, lambda: follower.image, lambda: ca
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Set
 from contextlib import asynccontextmanager
 from functools import partial
+from importlib.metadata import version as installed_version
 from typing import Final
 
+import msgspec
 from confluent_kafka import KafkaException
 
 from stele.domain.commands import AnnounceService, Envelope
 from stele.domain.image import Image
 from stele.domain.model.services import Service
 from stele.domain.not_taken import horizon_of, moved_on, takes_from
+from stele.domain.registry import KNOWN_FEATURES
 from stele.log.brokers import Brokers
 from stele.log.commander import Commander, NotTakenError
-from stele.runtime.build import THIS_BUILD, Build
 from stele.runtime.logs import get_logger
 from stele.runtime.request_ids import new_request_id
 from stele.runtime.settings import ServiceSettings
+
+
+class Build(msgspec.Struct, frozen=True):
+    """Release and features.
+
+    ``features`` are the semantics it folds beyond the first, and message forms it reads.
+    """
+
+    release: str
+    features: Set[str]
+
+
+THIS_BUILD: Final = Build(installed_version("stele"), KNOWN_FEATURES)
+
 
 LOOK_S: Final = 0.5
 """Interval for checking that the log still lists this process, in seconds."""

@@ -47,10 +47,10 @@ from stele.runtime.answers.tablet_balancer import (
     BalanceState,
     LoadHistory,
     PlannedTabletMove,
+    SizesAnswer,
     SwitchedOff,
     TabletWhy,
 )
-from stele.runtime.answers.tablet_sizes import SizesAnswer
 from stele.runtime.follow import Followed
 from stele.runtime.logs import get_logger
 from stele.runtime.metrics import foreign_messages

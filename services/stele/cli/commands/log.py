@@ -39,7 +39,7 @@ from stele.domain.commands import AskSnapshot, ForgetReader, RestrictCommits, Tr
 from stele.domain.epoch_stats import MINUTE_MS, EpochCount, EpochStats, merged
 from stele.domain.names import CommitMode
 from stele.domain.not_taken import restricted_text
-from stele.runtime.answers.stats import StatsAnswer
+from stele.runtime.answers.metadata_log import StatsAnswer
 from stele.words.facts import EpochRow
 from stele.words.units import visible
 

@@ -43,7 +43,7 @@ from stele.domain.commands import (
 from stele.domain.model.operations import TabletRepair, TabletRestore
 from stele.domain.model.requests import Among
 from stele.domain.model.schema import Keyspace, Table, TableOptions
-from stele.runtime.answers.tablet_sizes import SizesAnswer
+from stele.runtime.answers.tablet_balancer import SizesAnswer
 from stele.words.names import option_changes, set_options
 
 BALANCER: Final = "tablet-balancer"

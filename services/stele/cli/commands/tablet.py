@@ -22,7 +22,7 @@ from stele.domain.names import TABLET_MAP, RequestStatus
 from stele.domain.planner.planned import TableSizes
 from stele.domain.ring.ranges import ANY
 from stele.domain.tablets.maps import range_of, tablet_of
-from stele.runtime.answers.tablet_sizes import SizesAnswer
+from stele.runtime.answers.tablet_balancer import SizesAnswer
 from stele.words.names import what
 
 SERVICE = "tablet-balancer"

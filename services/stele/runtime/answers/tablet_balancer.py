@@ -5,7 +5,7 @@ from enum import StrEnum
 import msgspec
 
 from stele.domain.model.schema import Balancing
-from stele.domain.planner.planned import NodeVerdict, OfflinePlan, TableSpread
+from stele.domain.planner.planned import NodeVerdict, OfflinePlan, TableSizes, TableSpread
 
 
 class BalanceState(StrEnum):
@@ -144,3 +144,11 @@ class LoadHistory(msgspec.Struct, frozen=True, kw_only=True):
     span_ms: int
     every_ms: int
     samples: tuple[LoadSample, ...]
+
+
+class SizesAnswer(msgspec.Struct, frozen=True):
+    """The known sizes of a table's tablets at an epoch."""
+
+    epoch: int
+    state_id: str
+    sizes: TableSizes

@@ -11,7 +11,7 @@ from starlette.routing import BaseRoute
 
 from stele.domain.image import Image
 from stele.log.archive.container import DamagedFileError
-from stele.runtime.build import Build
+from stele.runtime.announce import Build
 from stele.runtime.settings import ConfigurationError
 from stele_simulator.kernel import Clock, Owner, us
 from stele_simulator.processes.disk import Disk, Plug

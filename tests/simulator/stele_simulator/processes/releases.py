@@ -11,7 +11,7 @@ from stele.domain.commands import ForgetService
 from stele.domain.model.features import REPORT_SOURCES
 from stele.domain.model.services import ServiceForgotten
 from stele.domain.registry import FEATURES_OF_FACTS
-from stele.runtime.build import THIS_BUILD, Build
+from stele.runtime.announce import THIS_BUILD, Build
 from stele_simulator.patching import Patch
 from stele_simulator.scenario import Action, times
 

@@ -11,7 +11,7 @@ from stele.domain.image import EMPTY
 from stele.domain.model.requests import GENERATIONS
 from stele.log.archive.segments import SegmentLimits
 from stele.log.errors import AnchorLostError, LostWinnersError
-from stele.runtime.build import Build
+from stele.runtime.announce import Build
 from stele.runtime.catch_up import CatchUp
 from stele_simulator.founding import Founding
 from stele_simulator.kernel import Clock, Kernel, us
