@@ -124,56 +124,6 @@ async def test_connection_serves_requests_one_after_the_other() -> None:
 
 
 @pytest.mark.parametrize(
-    "request_bytes",
-    [chunked(b"abc"), post(b"abc", b"X-Trace: 1"), post(b"abc").replace(b"/echo", b"/echo?a=1")],
-)
-async def test_every_form_of_request_reaches_the_handler(request_bytes: bytes) -> None:
-    async with line_to(Echo()) as line:
-        for byte in request_bytes:
-            line.send(bytes([byte]))
-            await asyncio.sleep(0)
-        status, headers, answer = await line.answer()
-        assert (status, headers["retry-after"], answer) == (200, "1", {"size": 3})
-
-
-async def test_a_client_that_waits_for_100_continue_gets_it() -> None:
-    async with line_to(Echo()) as line:
-        whole = post(b"abc", b"Expect: 100-continue")
-        line.send(whole[:-3])
-        assert await line.head() == b"HTTP/1.1 100 Continue\r\n\r\n"
-        line.send(whole[-3:])
-        assert (await line.answer())[2] == {"size": 3}
-
-
-async def test_pipelined_requests_are_answered_in_order() -> None:
-    echo = Echo()
-    async with line_to(echo) as line:
-        line.send(post(b"wait"), post(b"abc"), chunked(b"abcde"), b"GET /healthz HTTP/1.1\r\n\r\n")
-        await until(lambda: bool(echo.asked), "the first request")
-        assert echo.asked == [b"wait"]
-        echo.go_on.set()
-        sizes = [(await line.answer())[2].get("size") for _ in range(4)]
-        assert sizes == [4, 3, 5, None]
-
-
-async def test_a_slow_client_does_not_block_others() -> None:
-    echo = Echo()
-    async with serving(app_of(echo), bind("127.0.0.1", 0)) as url:
-        waiting, half, other = [await open_line(url) for _ in range(3)]
-        waiting.send(post(b"wait"))
-        half.send(post(b"abc")[:-1])
-        await until(lambda: bool(echo.asked), "the first request")
-        other.send(post(b"abc"))
-        assert (await other.answer())[0] == 200
-        echo.go_on.set()
-        half.send(b"c")
-        for line, size in ((waiting, 4), (half, 3)):
-            assert (await line.answer())[2] == {"size": size}
-        for line in (waiting, half, other):
-            line.close()
-
-
-@pytest.mark.parametrize(
     ("request_bytes", "status", "code"),
     [
         (post(b"refuse"), 409, "stale_term"),
@@ -222,17 +172,6 @@ async def test_a_body_with_an_upgrade_is_refused_and_nothing_in_it_is_executed(
     assert echo.asked == []
 
 
-@pytest.mark.parametrize(
-    "request_bytes", [post(b"abc", b"Connection: close"), post(b"abc", version=b"1.0")]
-)
-async def test_connection_is_closed_on_request(request_bytes: bytes) -> None:
-    async with line_to(Echo()) as line:
-        line.send(request_bytes)
-        status, headers, _ = await line.answer()
-        assert (status, headers["connection"]) == (200, "close")
-        assert await line.ended()
-
-
 async def test_disconnect_of_a_client_does_not_cancel_its_command(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -248,18 +187,6 @@ async def test_disconnect_of_a_client_does_not_cancel_its_command(
         await until(lambda: echo.answered == 1, "the end of the command")
     assert echo.asked == [b"wait"]
     assert not caplog.records
-
-
-async def test_shutdown_waits_for_running_requests() -> None:
-    echo = Echo()
-    async with serving(app_of(echo), bind("127.0.0.1", 0)) as url:
-        line = await open_line(url)
-        line.send(post(b"wait"))
-        await until(lambda: bool(echo.asked), "the request")
-        asyncio.get_running_loop().call_later(0.2, echo.go_on.set)
-    status, headers, _ = await line.answer()
-    assert (status, headers["connection"]) == (200, "close")
-    line.close()
 
 
 async def test_metrics_count_requests_by_handler_and_status() -> None:

@@ -1,31 +1,144 @@
-"""A check of a store names every file that is not as it was put."""
+"""A check of a local archive, or of a store, names every file that is not as it was written."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from stele.domain.request_memory import to_facts
 from stele.domain.snapshot import state_hash
 from stele.log.archive.archive import Archive
+from stele.log.archive.container import DamagedFileError
 from stele.log.archive.snapshots import head_of
-from stele.log.archive_store.stored import StoredArchive, stored_archive
-from stele.log.archive_store.verify import ArchiveVerdict, verify
+from stele.log.archive_store.source import LocalSource
+from stele.log.archive_store.stored import stored_archive
+from stele.log.archive_store.verify import ArchiveVerdict, CheckProgress, OnProgress, verify
 from stele.log.blobs.folder import FolderStore
 from tests.log.archive.story import long_story
 from tests.log.archive_store.made import SNAPSHOTS, Made, names, small_blocks
 
+
+async def check(
+    archive: Archive, on_progress: OnProgress = lambda progress: None
+) -> ArchiveVerdict:
+    return await verify(LocalSource(archive), on_progress)
+
+
 NEW_LOG = bytes([0xC0] * 16)
+LAST = 80
 
 
-@pytest.fixture(autouse=True)
-def _small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    small_blocks(monkeypatch)
+def made(tmp_path: Path) -> Made:
+    found = Made(tmp_path, LAST)
+    found.archive.segments.close()
+    return found
+
+
+async def test_whole_archive_has_no_flaw_and_all_snapshots_are_compared(tmp_path: Path) -> None:
+    told = list[CheckProgress]()
+    archive = made(tmp_path)
+    found = await check(archive.archive, told.append)
+    assert (found.flaws, found.damaged) == ((), ())
+    assert (found.first_epoch, found.last_epoch, found.folded_epochs) == (1, LAST, LAST)
+    assert found.snapshots == SNAPSHOTS
+    assert found.state_id == archive.story.image.state_id.hex()
+    assert found.state_hash == state_hash(archive.story.image)
+    assert [each.epoch for each in told] == [*range(1, LAST + 1)]
+    assert told[-1] == CheckProgress(1, LAST, LAST, len(SNAPSHOTS))
+
+
+async def test_a_trimmed_archive_has_no_flaw(tmp_path: Path) -> None:
+    archive = made(tmp_path).archive
+    archive.trim(SNAPSHOTS[1])
+    found = await check(archive)
+    assert found.flaws == ()
+    assert (found.first_epoch, found.snapshots) == (SNAPSHOTS[1], SNAPSHOTS[1:])
+    assert found.folded_epochs == LAST - SNAPSHOTS[1]
+
+
+async def test_open_segment_and_empty_archive_have_no_flaw(tmp_path: Path) -> None:
+    assert (await check(Archive(tmp_path / "empty"))).flaws == ()
+    found = Made(tmp_path / "open", LAST)
+    assert (await check(found.archive)).last_epoch == LAST
+
+
+async def test_a_recovered_log_is_checked_across_its_recovery(tmp_path: Path) -> None:
+    story = long_story()
+    story.recover(NEW_LOG, 45)
+    found = await check(Made(tmp_path, snapshots=(20, 41, 46), story=story).archive)
+    assert found.flaws == ()
+    assert found.snapshots == (20, 41, 46)
+    assert found.state_hash == state_hash(story.image)
+
+
+@pytest.mark.parametrize("at", SNAPSHOTS)
+@pytest.mark.parametrize("is_elsewhere", [False, True], ids=["another state", "another place"])
+async def test_snapshot_that_does_not_fit_the_epochs_is_found_at_any_epoch(
+    tmp_path: Path, at: int, is_elsewhere: bool
+) -> None:
+    """Its file is whole, so only a replay of the epochs shows it."""
+    archive = made(tmp_path).archive
+    (kept,) = (k for k in archive.snapshots.all() if k.head.epoch == at)
+    start = archive.snapshots.start(kept, decided=True)
+    assert start is not None and start.anchor is not None
+    features = start.image.features
+    other = msgspec.structs.replace(features, settings=features.settings.set("never", "set"))
+    image = start.image if is_elsewhere else msgspec.structs.replace(start.image, features=other)
+    next_offset = start.next_offset + 5 * is_elsewhere
+    head = head_of(image, next_offset, start.anchor, kept.head.at_ms)
+    archive.snapshots.write(image, head, to_facts(image.decided))
+    found = await check(archive)
+    (flaw,) = found.flaws
+    what = "stands at another place of the log" if is_elsewhere else "has another state than"
+    assert flaw.startswith(f"Epoch {at}: its snapshot {what}")
+    assert found.snapshots == tuple(epoch for epoch in SNAPSHOTS if epoch != at)
+
+
+@pytest.mark.parametrize("place", range(10))
+async def test_every_damaged_file_is_named(tmp_path: Path, place: int) -> None:
+    made(tmp_path)
+    path = sorted(tmp_path.rglob("*.avro"))[place]  # noqa: ASYNC240
+    content = bytearray(path.read_bytes())
+    content[2 * len(content) // 3] ^= 1
+    path.write_bytes(content)
+    archive = Archive(tmp_path)
+    found = await check(archive)
+    assert found.flaws
+    assert path.name.partition("-decided")[0] in " ".join([*found.flaws, *found.damaged])
+    assert found.last_epoch == LAST
+    assert path.with_name(path.name + ".damaged").exists()
+
+
+async def test_missing_epochs_are_a_flaw_and_later_epochs_are_checked(tmp_path: Path) -> None:
+    made(tmp_path)
+    (path,) = (p for p in tmp_path.rglob("*.avro") if p.name.startswith(f"{26:020}"))  # noqa: ASYNC240
+    path.unlink()
+    found = await check(Archive(tmp_path))
+    assert found.flaws == ("Epochs 26 to 50 are missing.",)
+    assert found.snapshots == SNAPSHOTS
+    assert found.folded_epochs == 25 + LAST - 60
+
+
+async def test_copying_a_damaged_snapshot_sets_it_aside(tmp_path: Path) -> None:
+    archive = made(tmp_path).archive
+    source = LocalSource(archive)
+    shot = source.shots[0]
+    path = tmp_path / "snapshots" / f"{shot.stem}-decided.avro"
+    path.write_bytes(path.read_bytes()[:-9])
+    with pytest.raises(DamagedFileError, match="set aside"):
+        await source.files(shot)
+    assert shot not in source.shots
+    assert path.with_name(path.name + ".damaged").exists()
+
+
+# The check of a store.
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> FolderStore:
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FolderStore:
+    small_blocks(monkeypatch)
     return FolderStore(tmp_path / "store", timeout_s=5)
 
 
@@ -46,32 +159,6 @@ async def test_a_whole_store_has_no_flaw(tmp_path: Path, store: FolderStore) -> 
     assert found.size_bytes == sum(
         blob.size_bytes for blob in await store.list() if blob.name.startswith("logs/")
     )
-
-
-async def test_a_store_that_begins_with_a_snapshot_has_no_flaw(
-    tmp_path: Path, store: FolderStore
-) -> None:
-    made = Made(tmp_path / "archive")
-    await made.copy(store, cutoff=42)
-    found = await verdict(store)
-    assert found.flaws == ()
-    assert (found.first_epoch, found.last_epoch) == (33, 80)
-    assert found.snapshots == SNAPSHOTS[1:]
-    assert found.folded_epochs == 80 - 41
-    assert found.state_hash == state_hash(made.story.image)
-
-
-async def test_a_recovered_log_is_checked_across_its_recovery(
-    tmp_path: Path, store: FolderStore
-) -> None:
-    story = long_story()
-    await Made(tmp_path / "old", story=story).copy(store)
-    story.recover(NEW_LOG, 45)
-    await Made(tmp_path / "new", snapshots=(46,), story=story).copy(store)
-    found = await verdict(store)
-    assert found.flaws == ()
-    assert found.snapshots == (20, 41, 46)
-    assert found.state_hash == state_hash(story.image)
 
 
 @pytest.mark.parametrize("place", range(11))
@@ -109,44 +196,12 @@ async def test_missing_epochs_and_their_snapshots_are_flaws(
     assert "before a snapshot" in found.flaws[0]
 
 
-async def test_a_snapshot_of_another_state_is_found(tmp_path: Path, store: FolderStore) -> None:
-    """It is whole, but its state does not follow from the epochs before it."""
-    made = Made(tmp_path / "archive")
-    await made.copy(store)
-    archive = made.archive
-    kept = archive.snapshots.newest(41)
-    assert kept is not None
-    start = archive.snapshots.start(kept, decided=True)
-    assert start is not None
-    assert start.anchor is not None
-    older = made.story.images[40]
-    wrong = Archive(tmp_path / "wrong").snapshots
-    image = older.__class__(
-        **{name: getattr(older, name) for name in older.__struct_fields__}
-        | {"epoch": 41, "state_id": start.image.state_id}
-    )
-    head = head_of(image, start.next_offset, start.anchor, kept.head.at_ms)
-    told = wrong.write(image, head, to_facts(start.image.decided))
-    (name,) = (name for name in await names(store) if "00041-" in name and "decided" not in name)
-    await store.put(name, told.path, "")
-    found = await verdict(store)
-    assert found.flaws == ("Epoch 41: its snapshot has another state than the epochs lead to.",)
-    assert found.snapshots == (20, 60), "later snapshots are compared with the epochs' state"
-    head = head_of(start.image, start.next_offset + 5, start.anchor, kept.head.at_ms)
-    told = wrong.write(start.image, head, to_facts(start.image.decided))
-    await store.put(name, told.path, "")
-    await store.put(name.replace(".avro", "-decided.avro"), told.decided_path, "")
-    assert (await verdict(store)).flaws == (
-        "Epoch 41: its snapshot stands at another place of the log.",
-    )
-
-
 async def test_verify_reads_segments_from_their_longer_replacement(
     tmp_path: Path, store: FolderStore
 ) -> None:
     made = Made(tmp_path / "archive", last=70)
     await made.copy(store)
-    stored: StoredArchive = await stored_archive(store)
+    stored = await stored_archive(store)
     made.go_on(80)
     await made.copy(store)
     found = await verify(stored)
