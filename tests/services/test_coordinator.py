@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from stele.domain.commands import CreateKeyspace, Leave
-from stele.domain.model.requests import named
-from stele.domain.names import NodeState, OrderKind, ReportStatus, TransitionState
+from stele.domain.commands import CreateKeyspace
+from stele.domain.names import NodeState
 from tests.deployment.process import Service, Start, services
 from tests.services.world import (
     LogWriter,
@@ -33,53 +32,6 @@ def state_of(writer: LogWriter, node_id: str) -> NodeState:
     node = writer.image.node(node_id)
     assert node is not None
     return node.state
-
-
-def is_streaming(writer: LogWriter) -> bool:
-    topology = writer.image.topology
-    return topology.settled() and TransitionState.WRITE_BOTH_READ_OLD in {
-        transition.state for transition in topology.open()
-    }
-
-
-async def test_node_joins_and_leaves_with_reported_progress(
-    kafka: str, writer: LogWriter, start: Start
-) -> None:
-    coordinator = await start("coordinator", **PATIENT)
-    async with fake_nodes(kafka, writer, "n1 n2") as nodes:
-        await nodes["n1"].join()
-        await until(lambda: state_of(writer, "n1") is NodeState.NORMAL, "n1 to be normal")
-        await until(lambda: settle(writer.image), "the first join")
-        assert (await writer.submit(CreateKeyspace("ks", {"dc1": 1}))).applied
-        nodes["n2"].streams = False
-        await nodes["n2"].join()
-        await until(lambda: is_streaming(writer) and nodes["n2"].orders, "n2 to stream")
-        shown = await coordinator.until(
-            "/v1/progress",
-            lambda p: any("n2" in t["waiting_for"] and t["bytes_done"] for t in p["transitions"]),
-            "the progress of n2, which told what it has",
-        )
-        assert shown["active"] is True and shown["term"] == 1
-        (transition,) = shown["transitions"]
-        assert transition["state"] == "write_both_read_old"
-        assert transition["request_ids"] == [named("join-n2")]
-        assert transition["bytes_done"] == 50 and transition["bytes_total"] == 100
-        assert [b["node_id"] for b in transition["blockers"]] == ["n2"]
-        nodes["n2"].streams = True
-        nodes["n2"].report(nodes["n2"].orders[-1], ReportStatus.SUCCESS, 100)
-        await until(lambda: state_of(writer, "n2") is NodeState.NORMAL, "n2 to be normal")
-        await until(lambda: OrderKind.CLEANUP in {o.kind for o in nodes["n1"].orders}, "cleanup")
-        await until(lambda: settle(writer.image), "the second join")
-        assert (await writer.submit(Leave("n1"))).applied
-        await until(lambda: state_of(writer, "n1") is NodeState.LEFT, "n1 to have left")
-        await until(lambda: settle(writer.image), "the leave")
-        placement = writer.image.placement_of("ks")
-        assert placement is not None
-        assert {row.reads for row in placement.rows} == {("n2",)}
-        position = await coordinator.until(
-            "/v1/position", lambda p: p["epoch"] == writer.image.epoch, "the log's end"
-        )
-        assert position["state_id"] == writer.image.state_id.hex()
 
 
 async def test_standby_coordinator_takes_over(kafka: str, writer: LogWriter, start: Start) -> None:

@@ -6,20 +6,15 @@ import base64
 import json
 import re
 from collections.abc import AsyncIterator, Iterator
-from types import SimpleNamespace
 from typing import Any, Final
 from urllib.parse import parse_qsl, urlsplit
 
-import httpx
 import msgspec
 import pytest
 from httpx import Response
-from starlette.routing import Route
 
-from stele.coordinator.http import PlanHandler
 from stele.coordinator.http import openapi as of_coordinator
 from stele.metadata_log.openapi import openapi as of_metadata_log
-from stele.runtime.http import Health, bind, build_app, serving
 from tests.deployment.in_memory import Site, site_with_a_join
 
 Json = dict[str, Any]
@@ -216,138 +211,6 @@ async def test_unfinished_must_be_true_or_false(site: Site, unfinished: str) -> 
     assert "join-n4" in ids[0]
     assert "join-n4" not in ids[1]
     assert ids[0] | ids[1] == everything
-
-
-class Bodies:
-    """Bodies from the schemas of a document: each command with valid fields, and with each field invalid."""
-
-    def __init__(self, document: Json, path: str) -> None:
-        self._schemas = document["components"]["schemas"]
-        body = document["paths"][path]["post"]["requestBody"]["content"]["application/json"]
-        self._envelope = self._resolved(body["schema"])
-        self.responses = document["paths"][path]["post"]["responses"]
-
-    def commands(self) -> list[Json]:
-        command = self._resolved(self._envelope["properties"]["command"])
-        return [self._resolved(each) for each in command["anyOf"]]
-
-    def good(self, command: Json) -> Json:
-        envelope = {name: self._value(self._envelope, name) for name in self._required()}
-        return {**envelope, "command": self._filled(command)}
-
-    def wrong(self, command: Json) -> Iterator[tuple[str, Json]]:
-        """Yield invalid bodies with the name of the invalid field."""
-        good = self.good(command)
-        yield "command", {**good, "command": {"type": "nothing of the kind"}}
-        yield "surplus", {**good, "surplus": 1}
-        for name in self._required():
-            yield name, {key: value for key, value in good.items() if key != name}
-        for name, shape in self._envelope["properties"].items():
-            for value in self._past(shape):
-                yield name, {**good, name: value}
-        for name in command.get("required", ()):
-            short = {key: value for key, value in good["command"].items() if key != name}
-            yield name, {**good, "command": short}
-        for name, shape in command["properties"].items():
-            for value in self._past(shape):
-                yield name, {**good, "command": {**good["command"], name: value}}
-
-    def _required(self) -> list[str]:
-        return list(self._envelope.get("required", ()))
-
-    def _filled(self, shape: Json) -> Json:
-        names = {*shape.get("required", ()), *({"type"} & {*shape["properties"]})}
-        return {name: self._value(shape, name) for name in names}
-
-    def _value(self, of: Json, name: str) -> Any:
-        return self._some(of["properties"][name])
-
-    def _some(self, shape: Json) -> Any:
-        shape = self._resolved(shape)
-        if "enum" in shape:
-            return shape["enum"][0]
-        if "anyOf" in shape:
-            return self._some(shape["anyOf"][0])
-        match shape.get("type"):
-            case "object":
-                return self._filled(shape) if "properties" in shape else {}
-            case "array":
-                items = [self._some(each) for each in shape.get("prefixItems", ())]
-                return items or [self._some(shape["items"])] * shape.get("minItems", 0)
-            case "string":
-                return "" if shape.get("contentEncoding") or shape.get("format") else ID
-            case kind:
-                return {"boolean": True, "null": None, "integer": 1, "number": 1.5}[str(kind)]
-
-    def _past(self, shape: Json) -> Iterator[Any]:
-        """Return values that violate the documented type or bounds."""
-        kinds, shapes = self._kinds(shape)
-        samples = {"string": "x", "integer": 1, "boolean": True, "array": [], "object": {}}
-        for kind, sample in samples.items():
-            if kind not in kinds and not (kind == "integer" and "number" in kinds):
-                yield sample
-        if "null" not in kinds:
-            yield None
-        for each in shapes:
-            if "enum" in each:
-                yield "nothing of the kind"
-            if "exclusiveMinimum" in each:
-                yield from (each["exclusiveMinimum"], each["exclusiveMinimum"] - 1)
-            if "minimum" in each:
-                yield each["minimum"] - 1
-            if "maximum" in each:
-                yield each["maximum"] + 1
-
-    def _kinds(self, shape: Json) -> tuple[set[str], list[Json]]:
-        shape = self._resolved(shape)
-        parts = [self._resolved(each) for each in shape.get("anyOf", [shape])]
-        kinds = {part.get("type", "string") for part in parts if "anyOf" not in part}
-        for part in parts:
-            if "anyOf" in part:
-                kinds |= self._kinds(part)[0]
-        return kinds, parts
-
-    def _resolved(self, shape: Json) -> Json:
-        while "$ref" in shape:
-            shape = self._schemas[shape["$ref"].rpartition("/")[2]]
-        return shape
-
-
-async def check_bodies_match_the_document(
-    http: httpx.AsyncClient, path: str, bodies: Bodies
-) -> None:
-    tried = 0
-    for command in bodies.commands():
-        answer = await http.post(path, json=bodies.good(command))
-        what = (command["properties"]["type"], answer.status_code, answer.text[:300])
-        assert str(answer.status_code) in bodies.responses, what
-        assert not is_malformed(answer), what
-        for name, body in bodies.wrong(command):
-            answer = await http.post(path, json=body)
-            assert answer.status_code == 400, (name, body, answer.text[:300])
-            assert answer.json()["hint"], (name, body)
-            tried += 1
-    assert tried > 300
-
-
-@pytest.mark.slow
-async def test_bodies_of_commands_match_the_document(site: Site) -> None:
-    bodies = Bodies(document_of(of_metadata_log()), "/v1/commands")
-    await check_bodies_match_the_document(site.http, "/v1/commands", bodies)
-
-
-@pytest.mark.slow
-async def test_bodies_of_plans_match_the_document() -> None:
-    """A coordinator without a state does not answer valid bodies with 400."""
-    driver = SimpleNamespace(
-        image=None, caught_up=False, limits=SimpleNamespace(down_after_s=1), listening_since_s=0
-    )
-    plan = Route("/v1/plan", PlanHandler(driver).plan, methods=["POST"])  # type: ignore[arg-type]
-    app = build_app("coordinator", [plan], lambda: Health(ok=True))
-    bodies = Bodies(document_of(of_coordinator()), "/v1/plan")
-    async with serving(app, bind("127.0.0.1", 0), grace_s=1) as url:
-        async with httpx.AsyncClient(base_url=url, timeout=90) as http:
-            await check_bodies_match_the_document(http, "/v1/plan", bodies)
 
 
 def test_coordinator_documents_no_untested_parameters() -> None:

@@ -5,19 +5,14 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from stele.domain.facts import Epoch
-from stele.domain.model.requests import named
 from stele.log.brokers import Brokers
-from stele.log.codec import encode_epoch
 from stele.log.flows import flow_topic
 from stele.metadata_log.founding import GUARD_KEY
 from stele.runtime.kafka import ensure_topics
@@ -45,17 +40,6 @@ def append(bootstrap: str, topic: str, value: bytes) -> None:
     assert producer.flush(DEADLINE_S) == 0
 
 
-def recreate_topic(bootstrap: str, cluster: str) -> None:
-    """Delete and recreate the topic of epochs, as by an operator's mistake."""
-    topic = flow_topic(cluster, "epochs")
-    admin = AdminClient({"bootstrap.servers": bootstrap})
-    admin.delete_topics([topic])[topic].result(DEADLINE_S)
-    wait_until(
-        lambda: topic not in admin.list_topics(timeout=90).topics, "the topic to go", DEADLINE_S
-    )
-    ensure_topics(Brokers(bootstrap), cluster)
-
-
 def test_empty_topic_is_not_a_cluster_before_founding(start: Start) -> None:
     service = start(STELE_FOUND="no")
     wait_until(lambda: "stele found" in reason_of(service), "health to say what to do", DEADLINE_S)
@@ -80,19 +64,6 @@ def test_empty_topic_is_not_a_cluster_before_founding(start: Start) -> None:
     assert service.get("/v1/state")["cluster_id"] == state["cluster_id"]
 
 
-def test_concurrent_foundings_create_one_cluster(start: Start) -> None:
-    services = [start(f"ml-{number}", STELE_FOUND="no") for number in (1, 2)]
-    with ThreadPoolExecutor(2) as pool:
-        answers = list(pool.map(lambda s: s.command(f"f-{s.instance}", type="found"), services))
-    assert [answer.status_code for answer in answers] == [200, 200]
-    for service in services:
-        service.wait_healthy()
-    states = [service.get("/v1/state", level="barrier") for service in services]
-    assert len({(state["cluster_id"], state["log_id"]) for state in states}) == 1
-    assert services[0].set("a", "1")["applied"]
-    assert services[1].set("b", "1")["applied"]
-
-
 def test_founding_is_refused_if_the_orders_topic_has_records(
     start: Start, kafka: str, cluster: str
 ) -> None:
@@ -114,32 +85,6 @@ def test_founding_is_refused_if_redis_has_an_older_cluster(
     Redis.from_url(redis_url).hset(guard_key(cluster), "cluster_id", f"{cluster}/old")
     service = start(STELE_FOUND="auto", STELE_REDIS_URL=redis_url)
     wait_until(lambda: f"{cluster}/old" in reason_of(service), "health to say why", DEADLINE_S)
-
-
-def test_paused_process_acknowledges_nothing_after_the_topic_was_recreated(
-    start: Start, kafka: str, cluster: str
-) -> None:
-    old = start("old", STELE_FOUND="auto").wait_healthy()
-    old.wait_known()
-    for number in range(5):
-        old.set(f"a{number}", "1")
-    epoch = old.get("/v1/state")["epoch"]
-    os.kill(old.service.process.pid, signal.SIGSTOP)
-    try:
-        recreate_topic(kafka, cluster)
-        new = start("new", STELE_FOUND="auto").wait_healthy()
-        for number in range(3 * epoch):
-            new.set(f"b{number}", "1")
-    finally:
-        os.kill(old.service.process.pid, signal.SIGCONT)
-    answer = old.command("LOST", type="set_setting", name="important", value="yes")
-    assert answer.status_code == 503, answer.text
-    wait_until(lambda: "is missing" in reason_of(old), "health to say why", DEADLINE_S)
-    assert old.http.get("/v1/state", params={"level": "linearizable"}).status_code == 503
-    assert old.http.get("/v1/state", params={"level": "barrier"}).status_code == 503
-    assert old.get("/v1/state")["epoch"] == epoch
-    assert "important" not in new.get("/v1/state", level="linearizable")["settings"]
-    assert new.set("after", "1")["applied"]
 
 
 @pytest.mark.parametrize("is_stopped", [True, False])
@@ -182,43 +127,3 @@ def test_health_reports_a_deleted_topic(start: Start, kafka: str, cluster: str) 
     admin.delete_topics([topic])[topic].result(DEADLINE_S)
     wait_until(lambda: reason_of(service), "health to turn", DEADLINE_S)
     assert service.get("/v1/state")["settings"]["a"] == "1"
-
-
-def _stray(like: dict[str, Any]) -> bytes:
-    """Return a record of another log that names the newest state of this log."""
-    return encode_epoch(
-        Epoch(
-            prev_state_id=bytes.fromhex(like["state_id"]),
-            state_id=bytes(range(16)),
-            log_id=bytes([7]) * 16,
-            epoch=like["epoch"] + 1,
-            witness_epoch=like["epoch"] + 40,
-            request_id="stray",
-            command="noop",
-            facts=(),
-            actor="an old writer",
-        )
-    )
-
-
-def test_record_of_another_log_is_skipped(start: Start, kafka: str, cluster: str) -> None:
-    services = [start(f"ml-{number}", STELE_FOUND="auto").wait_healthy() for number in (1, 2)]
-    for service in services:
-        service.wait_known()
-    last = services[0].set("a", "1")
-    append(kafka, flow_topic(cluster, "epochs"), _stray(last))
-    assert services[0].set("b", "1")["epoch"] == last["epoch"] + 1
-    for service in services:
-        assert service.get("/v1/state", level="barrier")["settings"]["b"] == "1"
-        assert reason_of(service) == ""
-        assert "stele_log_strays 1.0" in service.http.get("/metrics").text
-
-
-def test_command_with_another_log_id_is_not_decided(start: Start) -> None:
-    service = start(STELE_FOUND="auto").wait_healthy()
-    command = {"type": "set_setting", "name": "a", "value": "1"}
-    body = {"request_id": named("r"), "command": command, "log_id": "07" * 16}
-    answer = service.http.post("/v1/commands", json=body)
-    assert (answer.status_code, answer.json()["code"]) == (412, "other_log")
-    body["log_id"] = service.get("/v1/state")["log_id"]
-    assert service.http.post("/v1/commands", json=body).status_code == 200

@@ -17,7 +17,7 @@ from stele.domain.names import NodeState
 from tests.deployment.metadata_log import Start, instances
 from tests.deployment.processes import following, is_refused
 from tests.domain.legacy.samples import EXAMPLE, example
-from tests.services.test_frozen import stele
+from tests.services.test_overrides import stele
 from tests.services.world import until
 
 pytestmark = pytest.mark.broker

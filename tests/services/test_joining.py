@@ -178,19 +178,3 @@ async def test_concurrent_starts_on_an_empty_topic_form_one_cluster(empty: Deplo
     assert {r.status for r in empty.image.requests.requests.values()} == {RequestStatus.DONE}
     for node_id in NODES:
         assert (await empty.put(node_id, f"k-{node_id}", b"v"))[0] == HTTP_OK
-
-
-async def test_node_with_another_cluster_name_is_refused_with_the_reason(empty: Deployment) -> None:
-    await founded(empty)
-    node = await empty.start_node("n1")
-    await known(empty, "n1")
-    name = f"{empty.image.cluster}-2"
-    said = await start_and_let_end(empty, "n1", cluster=name)
-    assert f"of cluster '{empty.image.cluster}', not of 'n1' of '{name}'" in said
-    stranger = await empty.start_node("n2", cluster=name)
-    shown = await stranger.until(
-        "/v1/node", lambda n: "STELE_CLUSTER" in n["reason"], "n2 to look for its cluster"
-    )
-    assert f"There is no cluster '{name}' yet" in shown["reason"]
-    assert empty.node_state("n2") == ""
-    assert node.process.poll() == EXIT_BAD_CONFIGURATION

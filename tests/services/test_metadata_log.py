@@ -61,12 +61,6 @@ def setting(request_id: str, value: str = "v") -> Envelope:
     return Envelope(request_id=named(request_id), command=SetSetting(request_id, value))
 
 
-def test_first_start_founds_the_cluster(shared: MetadataLog) -> None:
-    first = shared.get("/v1/epochs/1")
-    assert first["facts"][0]["type"] == "ClusterCreated"
-    assert shared.get("/v1/state")["cluster_id"] == first["facts"][0]["cluster_id"]
-
-
 def test_epoch_of_a_command_has_actor_and_reason(shared: MetadataLog) -> None:
     body = {
         "request_id": named("who"),
@@ -80,12 +74,6 @@ def test_epoch_of_a_command_has_actor_and_reason(shared: MetadataLog) -> None:
     assert outcome["state_id"] == epoch["state_id"]
     assert (epoch["actor"], epoch["reason"], epoch["origin"]) == ("ada", "a test", "http")
     assert shared.get("/v1/state")["settings"]["who"] == "x"
-
-
-def test_retry_gets_the_first_outcome(shared: MetadataLog) -> None:
-    first = shared.set("retry", "1", "retry-id")
-    shared.set("other", "1")
-    assert shared.set("retry", "1", "retry-id") == first
 
 
 def test_rejection_is_409_with_the_complete_outcome(shared: MetadataLog) -> None:
@@ -148,11 +136,6 @@ def test_extreme_values_are_rejected_without_harm(
     assert shared.http.get("/healthz").status_code == 200
 
 
-def test_an_oversized_body_is_413(shared: MetadataLog) -> None:
-    answer = shared.http.post("/v1/commands", content=b"x" * (5 * 1024 * 1024))
-    assert (answer.status_code, answer.json()["code"]) == (413, "body_too_large")
-
-
 @pytest.mark.parametrize("level", ["barrier", "linearizable"])
 def test_barrier_and_linearizable_reads_contain_earlier_commits(
     shared: MetadataLog, level: str
@@ -161,13 +144,6 @@ def test_barrier_and_linearizable_reads_contain_earlier_commits(
     state = shared.get("/v1/state", level=level)
     assert state["epoch"] >= done["epoch"]
     assert state["settings"]["level"] == level
-
-
-def test_concurrent_linearizable_reads_share_a_noop(shared: MetadataLog) -> None:
-    before = shared.get("/v1/state")["epoch"]
-    with ThreadPoolExecutor(16) as pool:
-        list(pool.map(lambda _: shared.get("/v1/state", level="linearizable"), range(16)))
-    assert shared.get("/v1/state")["epoch"] - before <= 16
 
 
 def test_past_state_is_exact_and_a_future_epoch_is_404(shared: MetadataLog) -> None:
@@ -230,42 +206,8 @@ def test_invalid_queries_have_complete_error_bodies(
     assert set(answer.json()) == {"code", "message", "hint", "details"}
 
 
-def test_openapi_document_contains_every_path(shared: MetadataLog) -> None:
-    document = shared.get("/openapi.json")
-    assert document == json.loads(json.dumps(openapi()))
-    references = json.dumps(document).count("#/components/schemas/")
-    assert references > 20
-    for name in document["components"]["schemas"]:
-        assert "/" not in name
-    assert {*document["paths"]} == {
-        "/healthz",
-        "/v1/catch_up",
-        "/v1/cdc/generations",
-        "/v1/cdc/streams",
-        "/v1/changes",
-        "/v1/commands",
-        "/v1/diff",
-        "/v1/dump",
-        "/v1/epochs",
-        "/v1/epochs/search",
-        "/v1/epochs/stats",
-        "/v1/epochs/{epoch}",
-        "/v1/keyspaces",
-        "/v1/nodes",
-        "/v1/placements",
-        "/v1/position",
-        "/v1/repairs",
-        "/v1/table_snapshots",
-        "/v1/requests",
-        "/v1/requests/{request_id}",
-        "/v1/services",
-        "/v1/schema",
-        "/v1/settings",
-        "/v1/state",
-        "/v1/tables",
-        "/v1/topology",
-        "/v1/transitions/{transition_id}",
-    }
+def test_openapi_document_is_served(shared: MetadataLog) -> None:
+    assert shared.get("/openapi.json") == json.loads(json.dumps(openapi()))
 
 
 def test_a_stream_is_gapless_live_and_resumable(shared: MetadataLog) -> None:

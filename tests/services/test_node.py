@@ -1,4 +1,4 @@
-"""Three node processes with a real broker, metadata log and coordinator: kills, fences, a join, a leave."""
+"""Three node processes with a real broker, metadata log and coordinator: refusals, large values, a drop."""
 
 from __future__ import annotations
 
@@ -8,17 +8,11 @@ import os
 import shutil
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from stele.agent.judging import Code
-from stele.domain.ring.partitioner import token_of
-from stele.node.cells import Cell
 from stele.node.settings import MAX_KEY_BYTES, MAX_VALUE_BYTES
-from stele.node.wire import AnyOp, Read, ReadMode, Write
 from stele.runtime.service import EXIT_BAD_CONFIGURATION
-from tests.deployment.load import running
 from tests.deployment.process import services
 from tests.deployment.processes import (
     HTTP_OK,
@@ -35,24 +29,6 @@ pytestmark = pytest.mark.broker
 async def live(kafka: str, topics: str, tmp_path: Path) -> AsyncIterator[Deployment]:
     async with nodes_of(kafka, topics, tmp_path, "n1", "n2", "n3") as cluster:
         yield cluster
-
-
-async def test_values_survive_a_killed_node_and_are_read_through_any_node(live: Deployment) -> None:
-    async with running(live.load()) as clients:
-        await clients.go_on(100)
-        clients.via = ["n1", "n2"]
-        live.nodes["n3"].kill()
-        await clients.go_on(100)
-    await clients.is_read(["n1", "n2"])
-
-    await live.nodes["n3"].start()
-    await live.nodes["n3"].until("/healthz", lambda h: h["ok"], "n3 to be well")
-    node = await live.nodes["n3"].get("/v1/node")
-    assert node["state"] == "normal"
-    url = live.nodes["n3"].url
-    await until(lambda: live.node_address("n3") == url, "n3's new address in the log")
-    live.nodes["n1"].kill()
-    await clients.is_read(["n3", "n2"])
 
 
 async def test_node_that_lost_its_disk_is_refused_and_serves_nothing(live: Deployment) -> None:
@@ -89,44 +65,6 @@ async def test_node_that_lost_its_disk_is_refused_and_serves_nothing(live: Deplo
     url = node.url
     await until(lambda: live.node_address("n3") == url, "n3's new address in the log")
     assert await live.get("n3", "k") == (HTTP_OK, b"precious")
-
-
-async def test_a_stale_version_is_refused_by_every_replica_after_its_fence(
-    live: Deployment,
-) -> None:
-    keys = {f"k{number}": await live.put("n1", f"k{number}", b"v") for number in range(40)}
-    assert {status for status, _ in keys.values()} == {200}
-    await live.start_node("n4")
-    await live.normal("n4")
-    placement = live.image.placement_of(KEYSPACE)
-    assert placement is not None
-    key, written = next(
-        (key, written)
-        for key, (_, written) in keys.items()
-        if placement.row_for(token_of(key.encode())).version > written["version"]
-    )
-    await until(
-        lambda: live.image.topology.fence_version == live.image.topology.version, "the last fence"
-    )
-    fields: dict[str, Any] = {
-        "version": written["version"],
-        "epoch": written["epoch"],
-        "coordinating": "n1",
-        "data_id": live.keyspace_id(),
-        "token": token_of(key.encode()),
-        "key": key.encode(),
-    }
-    ops: list[AnyOp] = [
-        Write(**fields, cell=Cell(written["timestamp"] + 1, False, b"stale")),
-        Read(**fields, mode=ReadMode.CELL),
-    ]
-    for node_id in live.nodes:
-        await live.nodes[node_id].until(
-            "/v1/node", lambda n: n["epoch"] >= live.image.epoch, "the log's end"
-        )
-        answers = await live.replica(node_id, *ops)
-        assert {answer.code for answer in answers} == {Code.STALE_VERSION}
-    assert await live.get("n4", key) == (200, b"v")
 
 
 async def test_node_with_a_rejected_join_ends_with_the_reason(

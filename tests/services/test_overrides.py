@@ -12,6 +12,7 @@ from confluent_kafka.admin import AdminClient
 from msgspec.structs import replace
 from redis.asyncio import Redis
 
+from stele.cli.main import run
 from stele.domain.model.membership import is_unclaimed
 from stele.domain.names import NodeState
 from stele.session_guard.check import read_guard
@@ -20,7 +21,6 @@ from tests.deployment.load import running
 from tests.deployment.process import Service
 from tests.deployment.processes import HTTP_OK, Deployment, following, is_refused
 from tests.polling import wait_until
-from tests.services.test_frozen import stele
 from tests.services.world import until
 
 pytestmark = pytest.mark.broker
@@ -28,6 +28,16 @@ pytestmark = pytest.mark.broker
 WHY = ("--reason", "a mistake")
 WORD = "--i-know-what-this-does"
 ROWS = 40
+
+
+async def stele(
+    cluster: Deployment, capsys: pytest.CaptureFixture[str], *words: str
+) -> tuple[int, str, str]:
+    """Return the exit code and the output of a command line."""
+    capsys.readouterr()
+    code = await asyncio.to_thread(run, (*words, "--url", cluster.log_url))
+    printed = capsys.readouterr()
+    return code, printed.out, printed.err
 
 
 async def put(cluster: Deployment, table: str, key: str, value: bytes) -> None:

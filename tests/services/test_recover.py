@@ -19,9 +19,8 @@ from stele.log.archive.container import Archived
 from stele.log.brokers import Brokers
 from stele.log.codec import encode_epoch
 from stele.log.flows import flow_topic
-from stele.log.kafka import KafkaLog
 from stele.runtime.kafka import ensure_topics
-from tests.deployment.commands import change, command, fill, is_well, newest, spans
+from tests.deployment.commands import change, fill, is_well, newest, spans
 from tests.deployment.process import Service
 from tests.deployment.processes import Deployment
 from tests.domain.epochs import LOG_ID
@@ -29,19 +28,6 @@ from tests.domain.epochs import History as Story
 from tests.services.world import until
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
-
-
-async def epochs_topic(site: Deployment) -> list[bytes]:
-    """Return the records of the topic."""
-    log = KafkaLog(Brokers(site.kafka), flow_topic(site.cluster, "epochs"))
-    try:
-        found = list[bytes]()
-        ends = await log.ends()
-        while len(found) < ends.end:
-            found += [record.value for record in await log.read(len(found), 2000)]
-        return found
-    finally:
-        await log.close()
 
 
 async def delete(site: Deployment) -> None:
@@ -64,14 +50,6 @@ async def replace_topic(site: Deployment, records: list[bytes]) -> None:
     for value in records:
         producer.produce(topic, value, partition=0)
     assert producer.flush(30) == 0
-
-
-async def past_of(log: Service, last: int) -> dict[int, Any]:
-    """Return epochs and states of the past."""
-    return {
-        epoch: [await log.get(f"/v1/epochs/{epoch}"), await log.get(f"/v1/state?epoch={epoch}")]
-        for epoch in (2, last // 2, last)
-    }
 
 
 async def test_topic_emptied_while_all_processes_are_down_is_recovered(
@@ -121,67 +99,6 @@ async def test_topic_emptied_while_all_processes_are_down_is_recovered(
                 "it goes on",
             )
             assert spans(found)[0][0] == 1
-
-
-@pytest.mark.parametrize(
-    "left", [0, 60, None], ids=["empty topic", "rolled back to the past", "deleted topic"]
-)
-async def test_lost_log_continues_after_recovery(site: Deployment, left: int | None) -> None:
-    log, one, two = await site.metadata_log(), await site.catch_up(1), await site.catch_up(2)
-    first = await command(log, "first", type="set_setting", name="early", value="1")
-    await fill(log, 100)
-    last = await newest(log)
-    for replica in (one, two):
-        await replica.until(
-            "/v1/archive", lambda a: spans(a)[-1:] and spans(a)[-1][1] >= last, "archived"
-        )
-    two.kill()
-    await asyncio.to_thread(two.process.wait, 30)
-    site.running.remove(two)
-    last = await change(log, "late", "1")
-    before, old = await past_of(log, last), await log.get("/v1/topology")
-    records = await epochs_topic(site)
-
-    if left is None:
-        await delete(site)
-    else:
-        await replace_topic(site, records[:left])
-    await log.until("/healthz", lambda a: not a["ok"], "metadata-log notices that its log is gone")
-    refused = await command(log, type="set_setting", name="never", value="1")
-    assert refused.status_code == 503
-    await one.until("/v1/archive", lambda a: a["trouble"], "so does catch-up")
-    without = site.without(2, 3)
-    refused = await site.stele("recover", "--dry-run", fails=True)
-    assert f"cu-2 ({two.url}), " in refused and "do not tell" in refused
-    told = await site.stele("recover", "--dry-run", "--json", *without)
-    assert told["choice"]["epoch"] == told["choice"]["known_epoch"] == last
-
-    async with site.supervised():
-        answer = await site.stele("recover", "--reason", "the topic was lost", "--json", *without)
-        assert (answer["last_epoch"], answer["epoch"]) == (last, last + 1)
-        await log.until("/healthz", lambda a: a["ok"] and a["epoch"] > last, "well again")
-        now = await log.get("/v1/topology?level=barrier")
-        assert now["cluster_id"] == old["cluster_id"]
-        assert now["log_id"] == answer["log_id"] > old["log_id"]
-        assert await past_of(log, last) == before
-        again = await command(log, "first", type="set_setting", name="early", value="1")
-        assert again.json()["epoch"] == first.json()["epoch"]
-        assert await change(log, "after", "1") > last + 1
-
-        replayed = await site.stele("log", "replay", "--json")
-        assert replayed["from_archives"] >= last
-        assert replayed["hash"] == (await log.get("/v1/position"))["hash"]
-
-        late = await site.catch_up(2)
-        end = await newest(log)
-        found = await late.until(
-            "/v1/archive", lambda a: spans(a)[-1:] and spans(a)[-1][1] >= end, "the late replica"
-        )
-        assert spans(found)[0][0] == 1
-        assert len(spans(found)) == 1
-        assert found["log_id"] == answer["log_id"]
-        text = await site.stele("recover", "--reason", "again", *site.without(3), fails=True)
-        assert "without trouble" in text
 
 
 @pytest.mark.parametrize("was_started", [False, True])

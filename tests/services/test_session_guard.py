@@ -1,103 +1,162 @@
-"""The session guard on a real broker and a real Redis: acks, barriers, liveness, checks."""
+"""The session guard on a real broker and a real Redis: crashes, pauses, a second guard, lost servers."""
 
 from __future__ import annotations
 
 import asyncio
-import json
-from collections.abc import AsyncIterator
+import contextlib
+import signal
+from collections.abc import AsyncIterator, Callable, Collection
 from pathlib import Path
+from typing import Any
 
+import httpx
 import pytest
 from redis.asyncio import Redis
 
-from stele.domain.commands import Advance, AdvanceFence, ClaimCoordinator
-from stele.domain.model.requests import named
-from stele.session_guard.check import (
-    GuardUnavailable,
-    RefusedWrite,
-    check_session,
-    check_version,
-    nodes_key,
-    read_guard,
-)
+from stele.log.flows import flow_topic
+from stele.runtime.live_flow import SESSION_TIMEOUT_S
+from stele.session_guard.check import GuardUnavailable, RefusedWrite, check_version
 from stele.stack.redis import RedisServer
-from tests.deployment.process import Start, services
-from tests.services.world import LogWriter, fake_nodes, log_writer
+from tests.deployment.commands import delete_topic
+from tests.deployment.process import Service, Start, services
+from tests.services.world import FakeNode, LogWriter, fake_nodes, log_writer
 
 pytestmark = pytest.mark.broker
 
+NAMES = "n1 n2 n3"
+RECOVERY_S = 30.0
+WATCH_S = 0.02
+"""Pause between two polls, so that polling does not starve the guard."""
+
+
+def all_are(liveness: str) -> Callable[[Any], bool]:
+    return lambda nodes: len(nodes) == 3 and {node["liveness"] for node in nodes} == {liveness}
+
 
 @pytest.fixture
-async def redis(redis_url: str) -> AsyncIterator[Redis]:
-    async with Redis.from_url(redis_url, socket_timeout=2, socket_connect_timeout=2) as found:
+async def nodes(kafka: str, writer: LogWriter) -> AsyncIterator[dict[str, FakeNode]]:
+    """Return three nodes that have joined and send heartbeats."""
+    async with fake_nodes(kafka, writer, NAMES) as found:
+        for node in found.values():
+            await node.join()
         yield found
 
 
-async def start_joining(writer: LogWriter) -> None:
-    """Claim a term, and open the first join in its first state."""
-    await writer.submit(ClaimCoordinator("test", 1))
-    opening = Advance(term=1, version=1, open=((named("join-n1"),),))
-    assert (await writer.submit(opening)).applied
+async def guard_of(start: Start, instance: str = "", **settings: object) -> Service:
+    """Start a guard and wait until it reports all nodes as up."""
+    guard = await start("session_guard", instance, **settings)
+    await guard.until("/v1/nodes", all_are("up"), "all nodes to be up")
+    return guard
 
 
-async def test_barrier_completes_once_all_nodes_applied_and_drained(
-    kafka: str, writer: LogWriter, start: Start
+async def watch(
+    guard: Service,
+    seen: set[str],
+    stop: asyncio.Event,
+    names: Collection[str] = tuple(NAMES.split()),
 ) -> None:
-    async with fake_nodes(kafka, writer, "n1") as nodes:
-        guard = await start("session_guard")
-        await nodes["n1"].join()
-        nodes["n1"].applies = False
-        await start_joining(writer)
-        path = "/v1/barrier"
-        waiting = await guard.until(path, lambda b: not b["complete"], "n1 to be behind")
-        assert [b["node_id"] for b in waiting["blockers"]] == ["n1"]
-        longer = await guard.until(
-            path,
-            lambda b: b["blockers"] and b["blockers"][0]["blocking_for_s"] > 0.5,
-            "how long n1 blocks",
-        )
-        assert "has applied epoch" in longer["blockers"][0]["why"]
-        nodes["n1"].old_version = 1
-        nodes["n1"].applies = True
-        draining = await guard.until(
-            path, lambda b: "older than" in json.dumps(b), "n1 to hold an old version"
-        )
-        assert not draining["complete"]
-        nodes["n1"].old_version = None
-        done = await guard.until(path, lambda b: b["complete"], "the barrier")
-        assert done["satisfied"] and done["blockers"] == []
-        assert (await guard.get("/v1/barrier?epoch=999999"))["complete"] is False
-        assert (await guard.get("/v1/barrier?epoch=x"))["code"] == "invalid_request"
+    """Record each liveness that the guard reports, over a new connection each time, until the stop."""
+    while not stop.is_set():
+        try:
+            rows = await guard.get("/v1/nodes")
+            seen.update(row["liveness"] for row in rows if row["node_id"] in names)
+        except httpx.TransportError:  # the guard is down or paused
+            pass
+        await asyncio.sleep(WATCH_S)
 
 
-async def test_version_and_session_are_checked_with_one_read(
-    kafka: str, writer: LogWriter, start: Start, redis: Redis
+async def test_restarted_guard_derives_liveness_from_the_acks_topic(
+    nodes: dict[str, FakeNode], start: Start
 ) -> None:
-    cluster = writer.cluster
-    with pytest.raises(GuardUnavailable, match="session-guard"):
-        await check_version(redis, cluster, 1)
-    async with fake_nodes(kafka, writer, "n1") as nodes:
-        guard = await start("session_guard")
-        await nodes["n1"].join()
-        await start_joining(writer)
-        await writer.submit(AdvanceFence(1, 2))
-        await guard.until("/v1/position", lambda p: p["epoch"] == writer.image.epoch, "the log")
-        await guard.until("/healthz", lambda h: h["ok"] and not h["reason"], "Redis to be written")
-        in_redis = await redis.hget(nodes_key(cluster), "n1")
-        assert in_redis is not None
-        assert json.loads(in_redis)["node_id"] == "n1"
-        state = await read_guard(redis, cluster)
-        assert (state.version, state.fence_version) == (2, 2)
-        await check_version(redis, cluster, 2)
-        with pytest.raises(RefusedWrite, match="older than the fence 2"):
-            await check_version(redis, cluster, 1)
-        with pytest.raises(RefusedWrite, match="not open"):
-            await check_session(redis, cluster, "a-session")
-        with pytest.raises(RefusedWrite, match="not open"):
-            await check_session(redis, cluster, "")
-        assert (await guard.get("/v1/check?version=2"))["ok"] is True
-        assert (await guard.get("/v1/check?version=1&session=x"))["ok"] is False
-        assert (await guard.get("/v1/check"))["code"] == "invalid_request"
+    guard = await guard_of(start, heartbeat_timeout_s=2)
+    nodes["n2"].alive = False
+    last_epoch = nodes["n2"].acked_epoch
+    await guard.until("/v1/nodes", lambda n: n[1]["liveness"] == "down", "n2 to be down")
+    guard.kill()
+    await guard.start()
+    seen, stop = set[str](), asyncio.Event()
+    watching = asyncio.create_task(watch(guard, seen, stop, {"n1", "n3"}))
+    rows = await guard.until(
+        "/v1/nodes",
+        lambda n: n[1]["silent_for_s"] is not None and n[1]["epoch"] == last_epoch,
+        "n2's last ack to be read, after those before it",
+    )
+    assert rows[1]["node_id"] == "n2"
+    assert rows[1]["silent_for_s"] > 2.0
+    assert rows[1]["liveness"] == "unknown"
+    rows = await guard.until("/v1/nodes", lambda n: n[1]["liveness"] == "down", "n2 to be down")
+    assert [row["liveness"] for row in rows] == ["up", "down", "up"]
+    nodes["n2"].alive = True
+    await guard.until("/v1/nodes", all_are("up"), "n2 to be up again")
+    stop.set()
+    await watching
+    assert "down" not in seen
+
+
+async def test_paused_guard_reports_no_node_down_and_affects_no_other_guard(
+    nodes: dict[str, FakeNode], start: Start
+) -> None:
+    """The pause is longer than the heartbeat timeout and the session in the group."""
+    first, second = await asyncio.gather(
+        guard_of(start, "guard-a", heartbeat_timeout_s=2),
+        guard_of(start, "guard-b", heartbeat_timeout_s=2),
+    )
+    by_first, by_second, stop = set[str](), set[str](), asyncio.Event()
+    watching = [asyncio.create_task(watch(first, by_first, stop))]
+    for pause_s in (2.5, SESSION_TIMEOUT_S + 0.5):
+        second.process.signal(signal.SIGSTOP)
+        await asyncio.sleep(pause_s)  # the fault
+        second.process.signal(signal.SIGCONT)
+        if len(watching) == 1:
+            watching.append(asyncio.create_task(watch(second, by_second, stop)))
+        await second.until("/v1/nodes", all_are("up"), "all to be up again", RECOVERY_S)
+        await asyncio.sleep(0.5)  # a fault that the watch would record
+        assert "down" not in by_second, pause_s
+    stop.set()
+    await asyncio.gather(*watching)
+    assert by_first == {"up"}
+    assert "down" not in by_second
+
+
+async def test_guard_is_unhealthy_if_the_acks_topic_is_deleted(
+    nodes: dict[str, FakeNode], start: Start, kafka: str, topics: str
+) -> None:
+    guard = await guard_of(start)
+    for node in nodes.values():
+        node.alive = False
+    topic = flow_topic(topics, "acks")
+    await asyncio.to_thread(delete_topic, kafka, topic)
+    sick = await guard.until("/healthz", lambda h: not h["ok"], "the guard to be unhealthy")
+    assert topic in sick["reason"] and "no such topic" in sick["reason"]
+    rows = await guard.get("/v1/nodes")
+    assert {row["liveness"] for row in rows} <= {"up", "unknown"}
+
+
+async def test_two_guards_with_one_instance_id_report_it_and_no_node_as_down(
+    nodes: dict[str, FakeNode], start: Start
+) -> None:
+    first = await guard_of(start, "same", heartbeat_timeout_s=2)
+    seen, stop = set[str](), asyncio.Event()
+    watching = asyncio.create_task(watch(first, seen, stop))
+    second = await start("session_guard", "same", heartbeat_timeout_s=2)
+    for guard in (first, second):
+        await guard.until(
+            "/healthz", lambda h: "STELE_INSTANCE_ID" in h["reason"], "it to be said", 60.0
+        )
+    stop.set()
+    await watching
+    assert "down" not in seen
+
+
+async def until_known(redis: Redis, cluster: str) -> None:
+    """Wait until Redis permits or refuses a version."""
+    async with asyncio.timeout(90):
+        while True:
+            with contextlib.suppress(GuardUnavailable):
+                with contextlib.suppress(RefusedWrite):
+                    await check_version(redis, cluster, 1)
+                return
+            await asyncio.sleep(0.05)
 
 
 async def test_checks_fail_closed_without_redis_and_the_guard_reports_it(
@@ -125,35 +184,3 @@ async def test_checks_fail_closed_without_redis_and_the_guard_reports_it(
             await guard.until("/healthz", lambda h: not h["reason"], "to be well again")
     finally:
         server.stop()
-
-
-async def test_redis_keys_expire_without_a_guard(
-    writer: LogWriter, start: Start, redis: Redis
-) -> None:
-    guard = await start("session_guard", guard_ttl_s=1, refresh_s=0.2)
-    await until_known(redis, writer.cluster)
-    guard.kill()
-    await until_unknown(redis, writer.cluster)
-
-
-async def until_known(redis: Redis, cluster: str) -> None:
-    await _until(redis, cluster, known=True)
-
-
-async def until_unknown(redis: Redis, cluster: str) -> None:
-    await _until(redis, cluster, known=False)
-
-
-async def _until(redis: Redis, cluster: str, *, known: bool) -> None:
-    what = "written" if known else "expired"
-    async with asyncio.timeout(90) as _limit:
-        while True:
-            try:
-                await check_version(redis, cluster, 1)
-                answered = True
-            except (GuardUnavailable, RefusedWrite):
-                answered = False
-            if answered == known:
-                return
-            await asyncio.sleep(0.05)
-    raise AssertionError(f"the guard's key was not {what}")
