@@ -77,10 +77,3 @@ async def running(load: Load) -> AsyncIterator[Load]:
     finally:
         await load.stop()
     load.check()
-
-
-async def stopped(load: Load, writes: int) -> Load:
-    """The load after so many acknowledged writes."""
-    async with running(load):
-        await load.go_on(writes)
-    return load
