@@ -366,11 +366,7 @@ class Segments:
         opened.file.close()
         # The open file is deleted last: until the sealed copy is on the disk, it is the only one.
         if opened.segment.blocks:
-            sealed = self._files.write(opened.segment.read(opened.segment.first))
-            with self._lock:
-                self._sealed.append(sealed)
-                self._sealed.sort(key=attrgetter("first"))
-                self._open = None
+            self._replace(None, self._files.write(opened.segment.read(opened.segment.first)))
         self._open = None
         opened.path.unlink()
 
@@ -381,9 +377,7 @@ class Segments:
         OSError.
         """
         sealed = self._files.write(records)
-        with self._lock:
-            self._sealed.append(sealed)
-            self._sealed.sort(key=attrgetter("first"))
+        self._replace(None, sealed)
         return EpochSpan(sealed.first, sealed.last)
 
     def forget_deleted(self) -> int:
@@ -415,10 +409,7 @@ class Segments:
         with self._lock:
             cut = [each for each in self._sealed if each.first < epoch <= each.last]
         for segment in cut:
-            left = self._files.write(self._read(segment, epoch))
-            with self._lock:
-                self._sealed = [each for each in self._sealed if each is not segment] + [left]
-                self._sealed.sort(key=attrgetter("first"))
+            self._replace(segment, self._files.write(self._read(segment, epoch)))
             segment.path.unlink(missing_ok=True)
         self.forget_before(epoch)
         return gone
@@ -437,11 +428,8 @@ class Segments:
             before = [record for record in records if record.epoch < span.first]
             after = [record for record in records if record.epoch > span.last]
             lost.update(record.epoch for record in records[len(before) : len(records) - len(after)])
-            remaining = [self._files.write(kept) for kept in (before, after) if kept]
             # The epochs outside of the span are written first, so that no crash can lose them.
-            with self._lock:
-                self._sealed = [each for each in self._sealed if each is not segment] + remaining
-                self._sealed.sort(key=attrgetter("first"))
+            self._replace(segment, *(self._files.write(kept) for kept in (before, after) if kept))
             renamed_aside(segment.path, LOST)
         if touched:
             sync_folder(self._files.folder)
@@ -462,6 +450,11 @@ class Segments:
         if self._open is not None and self._open.segment.blocks:
             yield self._open.segment
 
+    def _replace(self, segment: Segment | None, *by: Segment) -> None:
+        with self._lock:
+            rest = [each for each in self._sealed if each is not segment]
+            self._sealed = sorted([*rest, *by], key=attrgetter("first"))
+
     def _with(self, epoch: int) -> Segment | None:
         """Return the segment with this epoch that ends last; None if there is none."""
         with self._lock:
@@ -481,6 +474,4 @@ class Segments:
             if segment not in self._sealed:
                 return
             self._sealed.remove(segment)
-        kept = self._files.set_aside(segment.path, why)
-        with self._lock:
-            self._sealed = sorted([*self._sealed, *kept], key=attrgetter("first"))
+        self._replace(None, *self._files.set_aside(segment.path, why))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+from collections import deque
 from collections.abc import Iterable, Iterator, Set
 from contextlib import ExitStack
 from itertools import chain, islice
@@ -139,7 +140,27 @@ def read_facts(container: Container) -> Iterator[AnyFact]:
 
     Raises UnreadableSnapshotError for facts of an unknown schema.
     """
-    digest = hashlib.sha256(container.metadata[HEAD].encode())
+    for part, value in _parts(container, hashlib.sha256()):
+        try:
+            epoch = decode_epoch(value)
+        except DecodeError as error:
+            if error.unknown_schema:
+                raise UnreadableSnapshotError(f"{error}. Upgrade this process.") from error
+            raise DamagedFileError(f"part {part}: {error}") from error
+        yield from epoch.facts
+
+
+def hash_of(path: Path) -> str:
+    """Compute the SHA-256 that ``write`` returned from the file. Raises DamagedFileError."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        deque(_parts(Container(file, SCHEMA), digest), maxlen=0)
+    return digest.hexdigest()
+
+
+def _parts(container: Container, digest: hashlib._Hash) -> Iterator[tuple[int, bytes]]:
+    """Yield the parts, and add them to ``digest``. Raises DamagedFileError if any are missing."""
+    digest.update(container.metadata[HEAD].encode())
     for following, record in enumerate(container.records(container.blocks())):
         part, value = record["part"], record["value"]
         # The last part holds the digest of all others. Without it the file is incomplete.
@@ -150,28 +171,8 @@ def read_facts(container: Container) -> Iterator[AnyFact]:
         if part != following:
             raise DamagedFileError(f"part {part} stands where {following} should")
         digest.update(value)
-        try:
-            epoch = decode_epoch(value)
-        except DecodeError as error:
-            if error.unknown_schema:
-                raise UnreadableSnapshotError(f"{error}. Upgrade this process.") from error
-            raise DamagedFileError(f"part {part}: {error}") from error
-        yield from epoch.facts
+        yield part, value
     raise DamagedFileError("its end is missing")
-
-
-def hash_of(path: Path) -> str:
-    """Compute the SHA-256 that ``write`` returned from the file. Raises DamagedFileError."""
-    with path.open("rb") as file:
-        container = Container(file, SCHEMA)
-        digest = hashlib.sha256(container.metadata[HEAD].encode())
-        for record in container.records(container.blocks()):
-            if record["part"] == LAST_PART:
-                if record["value"] != digest.digest():
-                    raise DamagedFileError(f"{path}: its parts are not those that were written")
-                return digest.hexdigest()
-            digest.update(record["value"])
-    raise DamagedFileError(f"{path}: its end is missing")
 
 
 def start_of(
