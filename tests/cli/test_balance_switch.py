@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stele.cli.errors import UsageError
-from stele.cli.options import MOST_S, span_ms
 from stele.cli.output import clock
 from stele.domain.model.requests import uuid7
+from stele.words import GivenError
+from stele.words.given import MOST_S, span_ms
 from tests.cli.conftest import Server, Stele, at
 from tests.cli.test_tables import KEYSPACE, MOVE, OUTCOME, SONGS, sent
 
@@ -117,7 +117,7 @@ def test_duration_with_units_is_parsed(ms: int) -> None:
 
 
 def test_empty_duration_is_refused() -> None:
-    with pytest.raises(UsageError, match="is no span of time"):
+    with pytest.raises(GivenError, match="is no span of time"):
         span_ms("", "--for")
 
 

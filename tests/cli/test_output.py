@@ -7,11 +7,10 @@ from io import StringIO
 import pytest
 from rich.text import Text
 
-from stele.cli.commands.keyspace import parse_replication
-from stele.cli.errors import UsageError
 from stele.cli.output import duration, percent, size
 from stele.domain.model.schema import Replication
-from stele.words import units
+from stele.words import GivenError, units
+from stele.words.given import replication_of
 from stele.words.units import VisibleConsole
 
 
@@ -44,13 +43,13 @@ def test_percent_of_zero_is_empty() -> None:
 
 
 def test_replication_takes_commas_or_repeated_options() -> None:
-    assert parse_replication(("dc1=3,dc2=2",)) == ({"dc1": 3, "dc2": 2}, {})
-    assert parse_replication(("dc1=3", "dc2=2")) == ({"dc1": 3, "dc2": 2}, {})
+    assert replication_of(("dc1=3,dc2=2",)) == ({"dc1": 3, "dc2": 2}, {})
+    assert replication_of(("dc1=3", "dc2=2")) == ({"dc1": 3, "dc2": 2}, {})
     for wrong in ("dc1:3", "dc1=", "r1,dc1=2", "=3"):
-        with pytest.raises(UsageError, match="DC=COPIES"):
-            parse_replication((wrong,))
-    with pytest.raises(UsageError, match="twice"):
-        parse_replication(("dc1=3", "dc1=r1,r2"))
+        with pytest.raises(GivenError, match="DC=COPIES"):
+            replication_of((wrong,))
+    with pytest.raises(GivenError, match="twice"):
+        replication_of(("dc1=3", "dc1=r1,r2"))
 
 
 @pytest.mark.parametrize(
@@ -66,7 +65,7 @@ def test_replication_takes_commas_or_repeated_options() -> None:
 def test_replication_takes_racks_instead_of_a_number(
     given: str, copies: dict[str, int], racks: dict[str, tuple[str, ...]]
 ) -> None:
-    assert parse_replication((given,)) == (copies, racks)
+    assert replication_of((given,)) == (copies, racks)
 
 
 def test_shown_replication_can_be_parsed_again() -> None:
@@ -75,7 +74,7 @@ def test_shown_replication_can_be_parsed_again() -> None:
         Replication({"dc1": 1}, {"dc1": ("1",)}),
         Replication({"a": 2, "b": 1}, {"a": ("1", "2"), "b": ("7",)}),
     ):
-        copies, racks = parse_replication((wanted.words(),))
+        copies, racks = replication_of((wanted.words(),))
         assert racks == wanted.racks
         assert copies == {dc: rf for dc, rf in wanted.copies.items() if dc not in racks}
 

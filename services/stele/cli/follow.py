@@ -12,7 +12,7 @@ from rich.markup import escape
 from stele.cli.client import Client, ask, is_known
 from stele.cli.errors import CliError
 from stele.cli.history import RequestHistory
-from stele.cli.output import console, duration
+from stele.cli.output import console, duration, print_line
 from stele.cli.reading import StateReading, read_epochs
 from stele.domain.model.requests import Request
 from stele.domain.model.topology import TransitionSummary
@@ -182,10 +182,10 @@ def _follow(client: Client, request_id: str, seen: FollowedOutput) -> Request:
         with bar:
             request = _watch(client, request_id, bar, seen)
     except KeyboardInterrupt:
-        out.print(
+        print_line(
             f"\nRequest {request_id} continues. Follow it: stele request follow {request_id}; "
             f"undo it: stele cancel {request_id}",
-            soft_wrap=True,
+            out,
         )
         raise
     took = duration((request.finished_at_ms - request.submitted_at_ms) / 1000)
@@ -198,7 +198,7 @@ def _follow(client: Client, request_id: str, seen: FollowedOutput) -> Request:
         soft_wrap=True,
     )
     if request.status is RequestStatus.FAILED:
-        out.print(f"do: {escape(after_failure(request))}", soft_wrap=True)
+        print_line(f"do: {escape(after_failure(request))}", out)
     return request
 
 
@@ -210,7 +210,7 @@ def _watch(client: Client, request_id: str, bar: Progress, seen: FollowedOutput)
         if answer is None and seen.epoch:
             lines, request = _ended(client, request_id, seen)
             for line in lines:
-                bar.console.print(line, markup=False, soft_wrap=True)
+                print_line(line, bar.console)
             if request is not None:
                 return request
         if answer is not None:
@@ -220,7 +220,7 @@ def _watch(client: Client, request_id: str, bar: Progress, seen: FollowedOutput)
             if not bar.console.is_terminal:
                 lines += seen.moved(work)
             for line in lines:
-                bar.console.print(line, markup=False, soft_wrap=True)
+                print_line(line, bar.console)
             _draw(bar, task, seen.step, work)
             if answer.request.status not in UNFINISHED:
                 return answer.request

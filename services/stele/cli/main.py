@@ -20,6 +20,7 @@ from cyclopts import (
 
 from stele.cli.errors import CliError, Exit, UsageError
 from stele.cli.examples import examples
+from stele.words import GivenError
 from stele.words.operations import TEXTS
 
 _COMMANDS = "stele.cli.commands"
@@ -172,8 +173,9 @@ def run(arguments: Sequence[str]) -> int:
     except CliError as error:
         _say(error.line())
         return error.exit_code
-    except CycloptsError as error:
-        _say(f"{_wrong(error)} {_usage(error)}")
+    except (CycloptsError, GivenError) as error:
+        hint = error.hint if isinstance(error, GivenError) else _usage(error)
+        _say(f"{_wrong(error)} {hint}")
         return Exit.USAGE
     except KeyboardInterrupt:
         return Exit.INTERRUPTED
@@ -199,7 +201,7 @@ def _check_text(arguments: Sequence[str]) -> None:
         ) from None
 
 
-def _wrong(error: CycloptsError) -> str:
+def _wrong(error: CycloptsError | GivenError) -> str:
     """Return the error of a command line as a sentence."""
     if isinstance(error, UnusedCliTokensError):
         words = ["stele", *(error.command_chain or ())]
@@ -224,6 +226,6 @@ def _usage(error: CycloptsError) -> str:
 def _say(line: str) -> None:
     from rich.text import Text  # noqa: PLC0415  (only where something went wrong)
 
-    from stele.cli.output import error_console  # noqa: PLC0415
+    from stele.cli.output import error_console, print_line  # noqa: PLC0415
 
-    error_console().print(Text.assemble(("stele: ", "bold red"), line), soft_wrap=True)
+    print_line(Text.assemble(("stele: ", "bold red"), line), error_console())

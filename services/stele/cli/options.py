@@ -7,7 +7,7 @@ import inspect
 import os
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -21,10 +21,10 @@ from stele.cli.client import Client
 from stele.cli.errors import TooOldError, UsageError
 from stele.cli.notice import RetryNotice
 from stele.cli.output import (
-    console,
     error_console,
     print_csv,
     print_fitted,
+    print_line,
     print_value_as_json,
     print_yaml,
 )
@@ -34,8 +34,8 @@ from stele.domain.commands import AnyCommand, Envelope
 from stele.metadata_log.api import OutcomeAnswer
 from stele.runtime.request_ids import new_request_id
 from stele.runtime.tokens import TOKEN_FORM
-from stele.words import given
-from stele.words.given import MOST_S
+from stele.words import GivenError
+from stele.words.given import span_ms
 from stele.words.operations import TEXTS
 
 TypedDirectory = Annotated[Path | None, Parameter(name="--dir")]
@@ -196,7 +196,7 @@ class Format:
     def note(self, text: str) -> None:
         """Print a line beside a table. CSV has none."""
         if self.output != "csv":
-            console().print(text, soft_wrap=True, markup=False, highlight=False)
+            print_line(text)
 
 
 @Parameter(name="*", group=CHANGES)
@@ -226,6 +226,15 @@ class Change:
             origin="cli",
         )
 
+    def send(self, client: Client, command: AnyCommand) -> OutcomeAnswer:
+        """Print the request id and send a command, as ``submit``.
+
+        The id comes first: if no answer arrives, the user sends the same id again.
+        """
+        envelope = self.envelope(command)
+        print_line(f"request {envelope.request_id}")
+        return self.submit(client, envelope)
+
     def submit(self, client: Client, envelope: Envelope) -> OutcomeAnswer:
         """Send a command. The returned outcome has the request id that counts. Raises CliError.
 
@@ -242,10 +251,8 @@ class Change:
                 raise
             request_id = new_request_id(horizon_ms=error.horizon_ms)
             envelope = msgspec.structs.replace(envelope, request_id=request_id)
-            console().print(
-                f"request {request_id} in its place: the log has forgotten ids that are newer than the clock",
-                soft_wrap=True,
-                highlight=False,
+            print_line(
+                f"request {request_id} in its place: the log has forgotten ids that are newer than the clock"
             )
             outcome = client.submit(envelope)
         return msgspec.structs.replace(outcome, request_id=envelope.request_id)
@@ -305,7 +312,7 @@ def confirm(change: Change, what: str, name: str, *, yes: bool) -> None:
     if not sys.stdin.isatty():
         raise UsageError(f"{what} Nothing is done without --yes.", "Add --yes in a script.")
     out = error_console()
-    out.print(f"{what} There is no way back.", soft_wrap=True, markup=False, highlight=False)
+    print_line(f"{what} There is no way back.", out)
     if out.input(f"Type {name} to continue: ", markup=False).strip() != name:
         raise UsageError("That is not its name: nothing was done.")
 
@@ -336,26 +343,13 @@ def described(name: str, *others: str, **fields: str) -> Callable[[F], F]:
     return with_help
 
 
-__all__ = ["MOST_S", "moment_ms", "span_ms"]
-
-
-def span_ms(text: str, option: str) -> int:
-    """Parse a span into milliseconds, at least 1. Errors name ``option``. Raises UsageError."""
-    try:
-        return given.span_ms(text, option)
-    except given.GivenError as error:
-        raise UsageError(error.message, error.hint) from error
-
-
 def moment_ms(text: str, option: str, now_ms: int) -> int:
     """Parse a moment into milliseconds since 1970, in the local time zone unless it names one.
 
     Errors name ``option``. Raises UsageError.
     """
-    try:
+    with suppress(GivenError):
         return now_ms - span_ms(text, option)
-    except UsageError:
-        pass
     try:
         return round(1000 * datetime.fromisoformat(text).astimezone().timestamp())
     except (ValueError, OverflowError, OSError) as error:

@@ -108,7 +108,7 @@ def _console(is_terminal: bool, *, stderr: bool) -> Console:
     return VisibleConsole(stderr=stderr, width=width, highlight=False, emoji=False, soft_wrap=False)
 
 
-def print_line(text: str, out: Console | None = None) -> None:
+def print_line(text: str | Text, out: Console | None = None) -> None:
     """Print one line unchanged, on standard output or another console, without styles."""
     (out or console()).print(text, soft_wrap=True, highlight=False, markup=False)
 
@@ -146,15 +146,15 @@ def print_fitted(found: Table, *, wide: bool = False) -> None:
             column.min_width = width
         out.print(found, crop=False)
         return
-    out.print(Text(str(found.title or ""), style="italic"), soft_wrap=True)
+    print_line(Text(str(found.title or ""), style="italic"), out)
     headers = [str(column.header) for column in found.columns]
     for first, *cells in zip(*(column.cells for column in found.columns), strict=True):
-        out.print(Text(str(first), style="bold"), soft_wrap=True)
+        print_line(Text(str(first), style="bold"), out)
         named = zip(headers[1:], cells, strict=True)
         said = [
             Text.assemble((f"{name} ", "dim"), _text(cell)) for name, cell in named if str(cell)
         ]
-        out.print(Text("  ").append_text(Text(", ").join(said)), soft_wrap=True)
+        print_line(Text("  ").append_text(Text(", ").join(said)), out)
 
 
 def print_csv(found: Table) -> None:
@@ -222,7 +222,7 @@ def print_fields(fields: Iterable[tuple[str, str | Text]]) -> None:
     """Print one line for each field that has a value."""
     for name, value in fields:
         if value:
-            console().print(Text.assemble(f"  {name:<10} ", value), soft_wrap=True)
+            print_line(Text.assemble(f"  {name:<10} ", value))
 
 
 # Words for switches of balancing.

@@ -22,7 +22,7 @@ from rich.progress import (
 )
 from rich.text import Text
 
-from stele.cli.output import duration, error_console
+from stele.cli.output import duration, error_console, print_line
 
 EVERY_S: Final = 15.0
 """Interval of lines where they cannot be overwritten."""
@@ -58,7 +58,7 @@ class ProgressSteps:
         """Show the progress in one line of a terminal, removed at the end; elsewhere at times."""
         out = error_console()
         if not out.is_terminal:
-            with _every(lambda: out.print(self.line(), markup=False, soft_wrap=True)):
+            with _every(lambda: print_line(self.line(), out)):
                 yield
             return
         self._live = Live(

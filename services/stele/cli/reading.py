@@ -88,6 +88,10 @@ class StateReading:
         assert self._epoch is not None
         return self._epoch
 
+    def document(self, **fields: object) -> dict[str, object]:
+        """Return fields of this state as a document, which begins with its epoch and id."""
+        return {"epoch": self.epoch, "state_id": self.state_id, **fields}
+
     def topology(self) -> TopologyAnswer:
         answer = self._client.get(SERVICE, "/v1/topology", TopologyAnswer, **self._at())
         self._fix(answer.epoch, answer.state_id)

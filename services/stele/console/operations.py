@@ -49,8 +49,9 @@ from stele.runtime.answers.plans import PlanAnswer
 from stele.runtime.callers import Caller
 from stele.runtime.http import ErrorCode, HttpError
 from stele.runtime.request_ids import new_request_id
+from stele.words import GivenError
 from stele.words.explain import waiting_line
-from stele.words.given import GivenError, join_of, replace_of, replication_of, span_ms, tokens_of
+from stele.words.given import join_of, replace_of, replication_of, span_ms, tokens_of
 from stele.words.operations import TEXTS, Field, OperationText
 from stele.words.plan import plan_parts
 

@@ -9,20 +9,12 @@ from typing import Any, Final
 from stele.domain.commands import Join, Replace
 from stele.domain.model.schema import Replication
 from stele.runtime.answers.node import NodeView
+from stele.words import GivenError
 
 _PART: Final = re.compile(r"(\d{1,13}(?:\.\d{1,3})?)\s*(ms|s|m|h|d)\s*")
 _SECONDS: Final = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86_400}
 MOST_S: Final = 100 * 365 * 86_400
 """Longest duration: a century. Sums of times then stay within what clocks can show."""
-
-
-class GivenError(ValueError):
-    """Raised for a text that cannot be parsed: the message says why, the hint what to enter."""
-
-    def __init__(self, message: str, hint: str) -> None:
-        super().__init__(message)
-        self.message = message
-        self.hint = hint
 
 
 def span_ms(text: str, option: str) -> int:

@@ -16,7 +16,7 @@ from cyclopts import App, Parameter
 from stele.cli.errors import CliError, Exit, UnreachableError, UsageError
 from stele.cli.notice import ProgressLine
 from stele.cli.options import Json, TypedDirectory
-from stele.cli.output import console, counted, duration, print_value_as_json, size
+from stele.cli.output import console, counted, duration, print_line, print_value_as_json, size
 from stele.cli.places import told_or_of_stack
 from stele.log.archive.container import DamagedFileError, NotArchivedError, gaps
 from stele.log.archive.snapshots import UnreadableSnapshotError
@@ -86,20 +86,17 @@ def backup(
         print_value_as_json(_summary(done, flaws))
         return Exit.FAILED if flaws else Exit.OK
     all_bytes = sum(entry.size_bytes for entry in manifest.files)
-    out = console()
-    out.print(
+    print_line(
         f"cluster {manifest.cluster}, epochs {manifest.first_epoch} to {manifest.last_epoch},"
-        f" {_newest(manifest.snapshot_epochs)}",
-        soft_wrap=True,
+        f" {_newest(manifest.snapshot_epochs)}"
     )
-    out.print(
+    print_line(
         f"{counted(progress.put_blobs, 'file', 'files')} put, {size(progress.put_bytes)}, in"
-        f" {duration(time.perf_counter() - began_s)}; it has {len(manifest.files)}, {size(all_bytes)}",
-        soft_wrap=True,
+        f" {duration(time.perf_counter() - began_s)}; it has {len(manifest.files)}, {size(all_bytes)}"
     )
     for flaw in flaws:
-        out.print(flaw, soft_wrap=True)
-    out.print(METADATA_ALONE, soft_wrap=True)
+        print_line(flaw)
+    print_line(METADATA_ALONE)
     return Exit.FAILED if flaws else Exit.OK
 
 
@@ -176,33 +173,31 @@ async def _verify(store: BlobStore) -> ArchiveVerdict:
 
 def _show(verdict: ArchiveVerdict, took_s: float) -> None:
     out = console()
-    out.print(
+    print_line(
         f"epochs {verdict.first_epoch} to {verdict.last_epoch}, {verdict.folded_epochs} of them folded;"
         f" {counted(len(verdict.snapshots), 'snapshot', 'snapshots')} compared",
-        soft_wrap=True,
+        out,
     )
-    out.print(
+    print_line(
         f"{counted(verdict.blobs, 'file', 'files')} read, {size(verdict.size_bytes)}, in {duration(took_s)}",
-        soft_wrap=True,
+        out,
     )
     if verdict.state_hash:
-        out.print(f"state {verdict.state_id}, hash {verdict.state_hash}", soft_wrap=True)
+        print_line(f"state {verdict.state_id}, hash {verdict.state_hash}", out)
     for flaw in verdict.flaws:
-        out.print(flaw, soft_wrap=True)
+        print_line(flaw, out)
     if verdict.damaged:
-        out.print("`stele backup TARGET --check` replaces the damaged files.", soft_wrap=True)
+        print_line("`stele backup TARGET --check` replaces the damaged files.", out)
     out.print("nothing is wrong" if not verdict.flaws else f"wrong: {len(verdict.flaws)}")
 
 
 def _show_restored(restored: Restored, into: Path, took_s: float) -> None:
-    out = console()
-    out.print(
+    print_line(
         f"cluster {restored.cluster}, log {restored.log_id}, epochs {restored.first_epoch} to"
-        f" {restored.last_epoch}, {_newest(restored.snapshots)}",
-        soft_wrap=True,
+        f" {restored.last_epoch}, {_newest(restored.snapshots)}"
     )
-    out.print(f"in {into} after {duration(took_s)}", soft_wrap=True)
-    out.print(METADATA_ALONE, soft_wrap=True)
+    print_line(f"in {into} after {duration(took_s)}")
+    print_line(METADATA_ALONE)
 
 
 def _newest(snapshots: tuple[int, ...]) -> str:

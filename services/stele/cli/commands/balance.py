@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 import time
 from collections import Counter
@@ -10,7 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Final
 
-import msgspec
 from cyclopts import App, Parameter, validators
 from rich.console import RenderableType
 from rich.table import Table
@@ -19,7 +19,7 @@ from rich.text import Text
 from stele.cli.client import Client
 from stele.cli.commands.table import require_table_name
 from stele.cli.errors import CliError, Exit, UsageError
-from stele.cli.options import FROM_ONE, FROM_ZERO, Change, Format, Json, Where, described, span_ms
+from stele.cli.options import FROM_ONE, FROM_ZERO, Change, Format, Json, Where, described
 from stele.cli.output import (
     ago,
     clock,
@@ -28,6 +28,7 @@ from stele.cli.output import (
     duration,
     joined,
     percent,
+    print_line,
     print_value_as_json,
     size,
     styled,
@@ -50,8 +51,10 @@ from stele.runtime.answers.tablet_balancer import (
     TabletWhy,
 )
 from stele.runtime.request_ids import new_request_id
+from stele.words import GivenError
 from stele.words.decisions import FACTS, BalancerDecision, DecisionHistory, Wanted
 from stele.words.facts import EpochRow
+from stele.words.given import span_ms
 from stele.words.names import what
 
 SERVICE = "tablet-balancer"
@@ -124,13 +127,13 @@ def status(json: Json = Json(), where: Where = Where()) -> None:
     moving = counted(len(found.under_way), "tablet moves", "tablets move")
     out.print(styled(found.state), f"at epoch {found.epoch}; {moving}")
     for line in _lines(found, around):
-        out.print(line, soft_wrap=True, markup=False)
+        print_line(line, out)
     out.print(_nodes(found))
     if around.moves:
         out.print(_under_way(around))
     if len(around.moves) > MOST_MOVES:
         rest = len(around.moves) - MOST_MOVES
-        out.print(f"{rest} more: `stele requests --unfinished`", soft_wrap=True)
+        print_line(f"{rest} more: `stele requests --unfinished`", out)
     following = [move for move in found.planned if _moved(move) not in around.moved()]
     if following:
         planned = table_of("planned at the last look", "tablet", "from", "to", "kind", "because")
@@ -270,13 +273,11 @@ def off(
         until_ms=asked_ms + span_ms(lasting, "--for") if lasting else 0,
         abort_at_ms=asked_ms + span_ms(abort_after, "--abort-after") if abort_after else 0,
     )
-    envelope = msgspec.structs.replace(change.envelope(command), request_id=request_id)
-    out = console()
+    change = dataclasses.replace(change, request_id=request_id)
     with where.client() as client:
-        out.print(f"request {request_id}", soft_wrap=True)
-        epoch = change.submit(client, envelope).epoch
+        epoch = change.send(client, command).epoch
         until = f", until {clock(command.until_ms)}" if command.until_ms else ""
-        out.print(f"{_words(name)} off since epoch {epoch}{until}", soft_wrap=True)
+        print_line(f"{_words(name)} off since epoch {epoch}{until}")
         going = _still_moving(client, name)
     if not going:
         return
@@ -286,10 +287,7 @@ def off(
         end = f"those that are not done after {duration(patience_s)} are cancelled"
     one = "move or resize of the balancer continues"
     many = "moves and resizes of the balancer continue"
-    out.print(
-        f"{counted(len(going), one, many)}; {end}",
-        soft_wrap=True,
-    )
+    print_line(f"{counted(len(going), one, many)}; {end}")
 
 
 @described("balance-on")
@@ -301,14 +299,11 @@ def on(
     change: Change = Change(),
     where: Where = Where(),
 ) -> None:
-    envelope = change.envelope(SwitchBalancingOn(name))
-    out = console()
     with where.client() as client:
-        out.print(f"request {envelope.request_id}", soft_wrap=True)
-        epoch = change.submit(client, envelope).epoch
-        out.print(f"{_words(name)} on since epoch {epoch}", soft_wrap=True)
+        epoch = change.send(client, SwitchBalancingOn(name)).epoch
+        print_line(f"{_words(name)} on since epoch {epoch}")
         for line in _still_off(client, name):
-            out.print(f"still: {line}", soft_wrap=True, markup=False)
+            print_line(f"still: {line}")
 
 
 def _request_id(change: Change) -> str:
@@ -413,7 +408,7 @@ def _since(text: str) -> tuple[int, int]:
         return max(1, int(text)), 0
     try:
         return 1, time.time_ns() // 1_000_000 - span_ms(text, "--since")
-    except UsageError as error:
+    except GivenError as error:
         raise UsageError(
             f"--since '{text}' is neither an epoch nor a span of time.",
             "For example --since 1200 or --since 2h.",

@@ -19,6 +19,7 @@ from stele.cli.output import (
     counted,
     joined,
     print_fields,
+    print_line,
     print_value_as_json,
     size,
     styled,
@@ -55,9 +56,9 @@ def show(read: ReadPoint = ReadPoint(), json: Json = Json(), where: Where = Wher
     print_fields(_fields(found))
     for url, trouble in troubles.items():
         told = f"{replicas[url].replica_id} ({url}): {trouble}"
-        console().print(Text(told, style="red"), soft_wrap=True)
+        print_line(Text(told, style="red"))
     for line in _warnings(found, progress):
-        console().print(Text(line, style="yellow"), soft_wrap=True)
+        print_line(Text(line, style="yellow"))
     console().print(_replicas(found, {} if progress is None else progress.replicas))
     if found.readers:
         shown = table("readers", "reader", "epoch", "since", right=("epoch",))
@@ -178,9 +179,7 @@ def reconfigure(
             raise CliError("No change of the members is under way.", "`stele requests` shows all.")
         envelope = change.envelope(Cancel(under_way[0].request_id))
         epoch = change.submit(client, envelope).epoch
-        console().print(
-            f"{under_way[0].request_id} is cancelled since epoch {epoch}", soft_wrap=True
-        )
+        print_line(f"{under_way[0].request_id} is cancelled since epoch {epoch}")
         return 0
 
 
@@ -201,7 +200,5 @@ def forget(
     """
     with where.client() as client:
         for replica_id in replica_ids:
-            envelope = change.envelope(ForgetReplica(replica_id=replica_id, force=force))
-            console().print(f"request {envelope.request_id}", soft_wrap=True)
-            epoch = change.submit(client, envelope).epoch
-            console().print(f"{replica_id} is forgotten since epoch {epoch}", soft_wrap=True)
+            epoch = change.send(client, ForgetReplica(replica_id=replica_id, force=force)).epoch
+            print_line(f"{replica_id} is forgotten since epoch {epoch}")

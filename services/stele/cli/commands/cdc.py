@@ -13,7 +13,7 @@ from cyclopts import App, Parameter
 
 from stele.cli.client import decode
 from stele.cli.commands.data import ask_any_node
-from stele.cli.commands.topology import submit_and_follow
+from stele.cli.commands.topology import ask_and_follow
 from stele.cli.options import FROM_ONE, Change, Force, Format, Json, ReadPoint, Where
 from stele.cli.output import clock, error_console, id_table, table
 from stele.domain.commands import NewCdcGeneration
@@ -40,9 +40,7 @@ def generations(
         pages = reading.pages("/v1/cdc/generations", CdcGenerationsPage)
         found = [generation for page in pages for generation in page.cdc_generations]
     if form.is_document:
-        form.print_document(
-            {"epoch": reading.epoch, "state_id": reading.state_id, "cdc_generations": found}
-        )
+        form.print_document(reading.document(cdc_generations=found))
         return
     columns = ("written at", "committed at", "holds from", "streams", "")
     title = f"CDC generations at epoch {reading.epoch}"
@@ -86,14 +84,7 @@ def streams(
         missing = max(0, limit - len(first.streams)) if limit else None
         found = [*first.streams, *islice(rest, missing)]
     if form.is_document:
-        form.print_document(
-            {
-                "epoch": reading.epoch,
-                "state_id": reading.state_id,
-                "generation": first.generation,
-                "streams": found,
-            }
-        )
+        form.print_document(reading.document(generation=first.generation, streams=found))
         return
     title = f"streams of generation {first.generation.generation_id} at epoch {reading.epoch}"
     form.note(title)
@@ -118,8 +109,7 @@ def new_generation(
     Args:
         force: Create one in any case.
     """
-    with where.client() as client:
-        return submit_and_follow(client, change, NewCdcGeneration(force=force))
+    return ask_and_follow(where, change, NewCdcGeneration(force=force))
 
 
 @app.command

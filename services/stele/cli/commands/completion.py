@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from cyclopts import Parameter
 
 from stele.cli.errors import UsageError
-from stele.cli.output import console
+from stele.cli.output import print_line
 
 Shell = Literal["bash", "zsh", "fish"]
 
@@ -31,9 +31,9 @@ def completion(
     app = build_app()
     try:
         if show:
-            console().print(app.generate_completion(shell=shell), markup=False, soft_wrap=True)
+            print_line(app.generate_completion(shell=shell))
             return
         path = app.install_completion(shell=shell)
     except (ValueError, RuntimeError) as error:  # which shell it is cannot be seen
         raise UsageError(" ".join(str(error).split()), "Name it: stele completion bash") from error
-    console().print(f"Written to {path}; a new shell completes `stele` with Tab.", soft_wrap=True)
+    print_line(f"Written to {path}; a new shell completes `stele` with Tab.")

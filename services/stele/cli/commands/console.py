@@ -9,6 +9,7 @@ from cyclopts import Parameter
 
 from stele.cli.options import Here
 from stele.cli.output import console as output
+from stele.cli.output import print_line
 from stele.cli.places import find_places, told_by_shell
 
 
@@ -25,6 +26,6 @@ def console(
         open_: Also open it in the browser.
     """
     url = find_places((), where.directory, told_by_shell(where.typed)).of("console")[0]
-    output().print(url, soft_wrap=True, highlight=False)
+    print_line(url, output())
     if open_:
         webbrowser.open(url)

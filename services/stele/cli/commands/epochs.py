@@ -23,6 +23,7 @@ from stele.cli.output import (
     console,
     error_console,
     print_json,
+    print_line,
     table,
 )
 from stele.cli.reading import StateReading, read_epochs
@@ -120,7 +121,7 @@ def epochs(
     out = console()
     if form.shortens and out.width < TABLE_WIDTH:
         for line in _as_lines(shown, words):
-            out.print(line, soft_wrap=True)
+            print_line(line, out)
     elif form.shortens:
         out.print(_as_table(shown, words))
     else:
@@ -210,7 +211,7 @@ def last_epochs(client: Client, end: int, count: int, barriers: bool) -> tuple[l
         except CliError as error:
             if error.code != DELETED or not found:
                 raise
-            error_console().print(error.line(), soft_wrap=True)
+            print_line(error.line(), error_console())
             break
         before -= limit
         hidden += _take(found, reversed(page), count, barriers)
@@ -277,8 +278,7 @@ def show(
     if names is None:
         print_json(raw)
         return
-    out = console()
-    out.print(Text.assemble((f"epoch {row.epoch}", "bold"), f"  {row.command}"), soft_wrap=True)
+    print_line(Text.assemble((f"epoch {row.epoch}", "bold"), f"  {row.command}"))
     for name, value in (
         ("state id", row.state_id),
         ("follows", row.prev_state_id),
@@ -289,9 +289,9 @@ def show(
         ("at", clock(row.at_ms)),
     ):
         if value:
-            out.print(Text(f"  {name:<9} {value}"), soft_wrap=True)
+            print_line(Text(f"  {name:<9} {value}"))
     for line in fact_lines(row, names):
-        out.print(Text(f"  - {line}"), soft_wrap=True)
+        print_line(Text(f"  - {line}"))
 
 
 def diff(
@@ -311,12 +311,11 @@ def diff(
         return
     lines = diff_lines(decode(raw, dict[str, Any]))
     told = ShortIds().shortened([names.named(line) for _, line in lines])
-    out = console()
     for (sign, _), line in zip(lines, told, strict=True):
         style = {"+": "green", "-": "red"}.get(sign, "yellow")
-        out.print(Text(f"{sign} {line}", style=style), soft_wrap=True)
+        print_line(Text(f"{sign} {line}", style=style))
     if not lines:
-        out.print(f"Epochs {first} and {second} have the same state.", soft_wrap=True)
+        print_line(f"Epochs {first} and {second} have the same state.")
 
 
 def newest_epoch(client: Client) -> int:
@@ -339,7 +338,6 @@ def watch(
         count: Exit after this number of epochs.
         barriers: Also show epochs that changed nothing: the barriers of reads.
     """
-    out = console()
     with where.client() as client:
         begin = newest_epoch(client) + 1 if first is None else first
         words = HistoryWords(client, 0 if json.as_json else begin - 1)
@@ -351,4 +349,4 @@ def watch(
                 sys.stdout.write(visible(data) + "\n")
                 sys.stdout.flush()
             else:
-                out.print(line_of(row, words), soft_wrap=True)
+                print_line(line_of(row, words))

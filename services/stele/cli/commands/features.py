@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from cyclopts import App
 
-from stele.cli.commands.topology import submit_and_follow
+from stele.cli.commands.topology import ask_and_follow
 from stele.cli.options import Change, Format, ReadPoint, Where
-from stele.cli.output import console, table
+from stele.cli.output import print_line, table
 from stele.domain.commands import EnableFeatures, ForgetService
 from stele.domain.names import NodeState
 
@@ -25,13 +25,11 @@ def list_features(
         members = [node for node in reading.nodes() if node.state is not NodeState.LEFT]
     if form.is_document:
         form.print_document(
-            {
-                "epoch": reading.epoch,
-                "state_id": reading.state_id,
-                "features": enabled,
-                "services": services,
-                "nodes": {node.node_id: node.supported_features for node in members},
-            }
+            reading.document(
+                features=enabled,
+                services=services,
+                nodes={node.node_id: node.supported_features for node in members},
+            )
         )
         return
     form.note(f"enabled: {', '.join(enabled) or 'none'}")
@@ -57,8 +55,7 @@ def enable(
     Args:
         names: Features from `stele features list`.
     """
-    with where.client() as client:
-        return submit_and_follow(client, change, EnableFeatures(names))
+    return ask_and_follow(where, change, EnableFeatures(names))
 
 
 @app.command
@@ -74,7 +71,5 @@ def forget(
     """
     with where.client() as client:
         for service_id in service_ids:
-            envelope = change.envelope(ForgetService(service_id))
-            console().print(f"request {envelope.request_id}", soft_wrap=True)
-            epoch = change.submit(client, envelope).epoch
-            console().print(f"{service_id} is forgotten since epoch {epoch}", soft_wrap=True)
+            epoch = change.send(client, ForgetService(service_id)).epoch
+            print_line(f"{service_id} is forgotten since epoch {epoch}")

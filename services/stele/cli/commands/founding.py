@@ -10,7 +10,7 @@ from cyclopts import Parameter
 from stele.cli.client import Client
 from stele.cli.errors import CliError, RefusedError, UsageError
 from stele.cli.options import Change, Where
-from stele.cli.output import console, counted
+from stele.cli.output import console, counted, print_line
 from stele.cli.reading import StateReading
 from stele.domain.commands import FoundCluster, LoadState
 from stele.domain.names import CommitMode
@@ -43,13 +43,9 @@ def found(
     if from_ is not None:
         _found_from(from_, change, where)
         return
-    envelope = change.envelope(FoundCluster())
     with where.client() as client:
-        console().print(f"request {envelope.request_id}", soft_wrap=True)
-        outcome = change.submit(client, envelope)
-    console().print(
-        f"log {outcome.log_id} holds the cluster; epoch {outcome.epoch}", soft_wrap=True
-    )
+        outcome = change.send(client, FoundCluster())
+    print_line(f"log {outcome.log_id} holds the cluster; epoch {outcome.epoch}")
 
 
 def _found_from(file: Path, change: Change, where: Where) -> None:
@@ -68,33 +64,25 @@ def _found_from(file: Path, change: Change, where: Where) -> None:
     with where.client() as client:
         if not _waits(client):
             # A call after an interruption skips this: the log is founded, only the dump is missing.
-            envelope = change.envelope(FoundCluster(begin_frozen=True))
-            out.print(f"request {envelope.request_id}", soft_wrap=True)
-            change.submit(client, envelope)
+            change.send(client, FoundCluster(begin_frozen=True))
             if not _waits(client):
                 raise CliError(
                     "The log is not empty: the cluster is there already, and waits for no dump.",
                     "A metadata-log with STELE_FOUND=auto founds an empty log: set it to no, or start a local"
                     " stack with --no-found. A cluster's state is replaced by `stele unsafe load`.",
                 )
-        envelope = change.envelope(_load(dump))
-        out.print(f"request {envelope.request_id}", soft_wrap=True)
-        outcome = change.submit(client, envelope)
+        outcome = change.send(client, _load(dump))
     assert dump.image is not None
     members = sorted(dump.image.membership.nodes)
-    out.print(
+    print_line(
         f"log {outcome.log_id} begins with epoch {dump.head.epoch} of {dump.head.cluster}, as its epoch"
         f" {outcome.epoch}",
-        soft_wrap=True,
-        highlight=False,
-        markup=False,
+        out,
     )
-    out.print(
+    print_line(
         f"{counted(len(members), 'node has', 'nodes have')} yet to come: with the folder that has its host id"
         f" and STELE_ACCEPT_LOST_EPOCHS={dump.head.log_id}, or empty with STELE_CLAIM_HOST_ID",
-        soft_wrap=True,
-        highlight=False,
-        markup=False,
+        out,
     )
 
 

@@ -6,8 +6,7 @@ from typing import Annotated
 
 from cyclopts import App, Parameter
 
-from stele.cli.commands.topology import submit_and_follow, submit_and_tell
-from stele.cli.errors import UsageError
+from stele.cli.commands.topology import ask_and_follow, submit_and_tell
 from stele.cli.options import (
     AgreedChange,
     Change,
@@ -21,8 +20,8 @@ from stele.cli.options import (
 )
 from stele.cli.output import off_text, switch_text, table
 from stele.domain.commands import CreateKeyspace, DropKeyspace, KeyspaceRfChange
-from stele.domain.model.schema import Keyspace, Replication, placement_name
-from stele.words.given import GivenError, replication_of
+from stele.domain.model.schema import Keyspace, placement_name
+from stele.words.given import replication_of
 
 app = App(name="keyspace", help="List, create, alter and drop keyspaces.")
 
@@ -36,13 +35,13 @@ def create(
     replication: Annotated[tuple[str, ...], Parameter(name="--replication", negative="")],
     tablets: Annotated[bool, Parameter(negative="")] = False,
     initial_tablets: int = 0,
-    change: AgreedChange = AgreedChange(),  # noqa: B008
-    where: Where = Where(),  # noqa: B008
+    change: AgreedChange = AgreedChange(),
+    where: Where = Where(),
 ) -> None:
     """Give --replication dc1=3 for each datacentre. With tablets, racks can be named instead, each with one
     copy of each tablet: --replication dc1=r1,r2,r3.
     """
-    copies, racks = parse_replication(replication)
+    copies, racks = replication_of(replication)
     command = CreateKeyspace(
         name, {**copies}, tablets=tablets, initial_tablets=initial_tablets, racks={**racks}
     )
@@ -57,16 +56,15 @@ def alter(
     *,
     replication: Annotated[tuple[str, ...], Parameter(name="--replication", negative="")],
     force: Force = False,
-    change: Change = Change(),  # noqa: B008
-    where: Where = Where(),  # noqa: B008
+    change: Change = Change(),
+    where: Where = Where(),
 ) -> int:
     """Give --replication dc1=3, or the racks: dc1=r1,r2,r3. The command follows the request until it is
     done.
     """
-    copies, racks = parse_replication(replication)
+    copies, racks = replication_of(replication)
     command = KeyspaceRfChange(name, {**copies}, force, {**racks})
-    with where.client() as client:
-        return submit_and_follow(client, change, command)
+    return ask_and_follow(where, change, command)
 
 
 @app.command
@@ -76,19 +74,18 @@ def drop(
     /,
     *,
     yes: Yes = False,
-    change: Change = Change(),  # noqa: B008
-    where: Where = Where(),  # noqa: B008
+    change: Change = Change(),
+    where: Where = Where(),
 ) -> int:
     """The command follows the request until it is done."""
     confirm(change, f"Keyspace {name} and all of its data are deleted.", name, yes=yes)
-    with where.client() as client:
-        return submit_and_follow(client, change, DropKeyspace(name))
+    return ask_and_follow(where, change, DropKeyspace(name))
 
 
 @app.command(name="list")
 def list_keyspaces(
     read: ReadPoint = ReadPoint(), form: Format = Format(), where: Where = Where()
-) -> None:  # noqa: B008
+) -> None:
     """List all keyspaces with their replication."""
     with where.client() as client:
         reading = read.of(client)
@@ -99,13 +96,11 @@ def list_keyspaces(
         }
     if form.is_document:
         form.print_document(
-            {
-                "epoch": reading.epoch,
-                "state_id": reading.state_id,
-                "keyspaces": keyspaces,
-                "ranges": {k.name: ranges[k.placement] for k in keyspaces if not k.tablets},
-                "balancing": reading.balancing,
-            }
+            reading.document(
+                keyspaces=keyspaces,
+                ranges={k.name: ranges[k.placement] for k in keyspaces if not k.tablets},
+                balancing=reading.balancing,
+            )
         )
         return
     columns = ("keyspace", "replication", "ranges", "")
@@ -125,11 +120,3 @@ def _state(keyspace: Keyspace) -> str:
     shared = "" if keyspace.tablets else placement_name(keyspace.replication)
     own = keyspace.placement != shared
     return "its replication changes" if own else ""
-
-
-def parse_replication(texts: tuple[str, ...]) -> Replication:
-    """Parse options of replication by ``given.replication_of``. Raises UsageError."""
-    try:
-        return replication_of(texts)
-    except GivenError as error:
-        raise UsageError(error.message, error.hint) from error

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 from cyclopts import App, Parameter, validators
 
 from stele.cli.errors import UsageError
-from stele.cli.output import console, counted, size
+from stele.cli.output import console, counted, print_line, size
 
 if TYPE_CHECKING:
     from stele.domain.legacy import ImportProblem, ImportResult, LegacyCluster
@@ -75,11 +75,7 @@ def describe(
     legacy = cql.describe(contact)
     _print_cluster(legacy)
     written = dumps.write_bytes(output, encode_description(legacy))
-    console().print(
-        f"{size(written)} in {output}; `stele import read --file {output}` checks it",
-        soft_wrap=True,
-        markup=False,
-    )
+    print_line(f"{size(written)} in {output}; `stele import read --file {output}` checks it")
 
 
 @app.command
@@ -126,10 +122,8 @@ def read(
         out.print(f"{counted(len(found), 'problem', 'problems')}; no file is written")
         return 1
     written = dumps.write(output, result.image)
-    out.print(
-        f"{size(written)} in {output}; `stele found --from {output}` begins a cluster with it",
-        soft_wrap=True,
-        markup=False,
+    print_line(
+        f"{size(written)} in {output}; `stele found --from {output}` begins a cluster with it", out
     )
     return 0
 
@@ -194,24 +188,19 @@ def _read_description(file: Path) -> LegacyCluster:
 def _print_cluster(legacy: LegacyCluster) -> None:
     dcs = sorted({node.dc for node in legacy.nodes})
     tokens = sum(len(node.tokens) for node in legacy.nodes)
-    console().print(
+    print_line(
         f"cluster {legacy.cluster}: {counted(len(legacy.nodes), 'node', 'nodes')} in {', '.join(dcs)},"
-        f" {counted(tokens, 'token', 'tokens')}",
-        soft_wrap=True,
-        markup=False,
+        f" {counted(tokens, 'token', 'tokens')}"
     )
 
 
 def _print_keyspaces(result: ImportResult, schemas: Mapping[str, tuple[AnyChange, ...]]) -> None:
-    out = console()
     for name, ranges in result.compared.items():
         if ranges:
             count = sum(each.keyspace == name for each in result.differences)
             differ = counted(count, "difference", "differences") if count else "no difference"
             objects = len(schemas.get(name, ()))
             schema = f"; {counted(objects, 'object', 'objects')} of its schema" if objects else ""
-            out.print(
-                f"keyspace {name}: {ranges} ranges compared, {differ}{schema}", soft_wrap=True
-            )
+            print_line(f"keyspace {name}: {ranges} ranges compared, {differ}{schema}")
     if result.left_out:
-        out.print(f"left out: {', '.join(result.left_out)}", soft_wrap=True, markup=False)
+        print_line(f"left out: {', '.join(result.left_out)}")

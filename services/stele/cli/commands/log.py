@@ -30,6 +30,7 @@ from stele.cli.output import (
     joined,
     percent,
     print_fields,
+    print_line,
     print_value_as_json,
     size,
     table,
@@ -131,7 +132,7 @@ def _print_tail(epochs: Iterable[Raw], words: HistoryWords | None) -> None:
             sys.stdout.write(visible(msgspec.json.encode(raw).decode()) + "\n")
             sys.stdout.flush()
         else:
-            console().print(line_of(msgspec.convert(raw, EpochRow), words), soft_wrap=True)
+            print_line(line_of(msgspec.convert(raw, EpochRow), words))
 
 
 @app.command
@@ -212,23 +213,20 @@ def _show_found(client: Client, asked: dict[str, Any], last: int, before: int | 
     if rows:
         words = HistoryWords(client, found[0].newest)
         for raw in reversed(rows):
-            console().print(line_of(msgspec.convert(raw, EpochRow), words), soft_wrap=True)
+            print_line(line_of(msgspec.convert(raw, EpochRow), words))
     took = duration(time.monotonic() - began_s)
     end = _end(found)
     more = f": --before {end['next_before']} continues the search" if end["next_before"] else ""
     epochs = counted(sum(len(part.epochs) for part in found), "epoch", "epochs")
-    console().print(f"found {epochs}; {_looked(found)} in {took}{more}", soft_wrap=True)
+    print_line(f"found {epochs}; {_looked(found)} in {took}{more}")
     if not any(part.epochs for part in found) and _is_unknown(client, asked.get("about", "")):
-        console().print(
+        print_line(
             f"No node, keyspace or table has the name {asked['about']} now;"
-            " what was dropped is known by its id.",
-            soft_wrap=True,
-            markup=False,
-            highlight=False,
+            " what was dropped is known by its id."
         )
     older = not_kept(found[-1].begins, found[-1].stores) if found and not more else ""
     if older:
-        console().print(older, soft_wrap=True)
+        print_line(older)
 
 
 def _is_unknown(client: Client, name: str) -> bool:
@@ -312,7 +310,7 @@ def _show_stats(found: EpochStats, answer: StatsAnswer) -> None:
     )
     older = not_kept(answer.begins, answer.stores)
     if older:
-        out.print(older, soft_wrap=True)
+        print_line(older, out)
     out.print(_by("command", found.commands, total))
     out.print(_by("actor", found.actors, total))
     minutes = table("", "minute", "epochs", "per s", right=("epochs", "per s"))
@@ -403,25 +401,20 @@ def _restrict(command: RestrictCommits, change: Change, where: Where) -> None:
         raise UsageError(
             "Callers whose commands are refused receive this reason.", 'Say it: --reason "...".'
         )
-    envelope, out = change.envelope(command), console()
+    out = console()
     with where.client() as client:
         before = restricted_text(StateReading(client).topology().commits)
-        out.print(f"request {envelope.request_id}", soft_wrap=True)
-        epoch = change.submit(client, envelope).epoch
+        epoch = change.send(client, command).epoch
         now = StateReading(client).topology()
     if before:
-        out.print(f"before: {before}", soft_wrap=True, markup=False)
+        print_line(f"before: {before}", out)
     if opens:
-        out.print(f"open to all since epoch {epoch}", soft_wrap=True)
+        print_line(f"open to all since epoch {epoch}", out)
     elif now.commits.since_epoch == epoch:
-        out.print(
-            f"{restricted_text(now.commits)}; `stele log thaw` opens it",
-            soft_wrap=True,
-            markup=False,
-        )
+        print_line(f"{restricted_text(now.commits)}; `stele log thaw` opens it", out)
     else:
         shown = restricted_text(now.commits) or "the log is open to all"
-        out.print(f"done at epoch {epoch}; since then: {shown}", soft_wrap=True, markup=False)
+        print_line(f"done at epoch {epoch}; since then: {shown}", out)
 
 
 POLL_S = 0.3
@@ -440,11 +433,9 @@ def snapshot(
     It holds metadata; `stele table snapshot` takes one of rows. Exit status 1 when no majority has it within
     --timeout.
     """
-    envelope = change.envelope(AskSnapshot())
     with where.client() as client:
-        console().print(f"request {envelope.request_id}", soft_wrap=True)
-        epoch = change.submit(client, envelope).epoch
-        console().print(f"asked for of epoch {epoch}", soft_wrap=True)
+        epoch = change.send(client, AskSnapshot()).epoch
+        print_line(f"asked for of epoch {epoch}")
         return 0 if not change.wait or _has_majority(client, epoch, where.timeout_s) else 1
 
 
@@ -455,14 +446,11 @@ def _has_majority(client: Client, epoch: int, limit_s: float) -> bool:
         found = StateReading(client).catch_up()
         agreed = next((each for each in found.agreed if each.epoch >= epoch), None)
         if agreed is not None:
-            console().print(
-                f"{joined(agreed.members)} have that of epoch {agreed.epoch}", soft_wrap=True
-            )
+            print_line(f"{joined(agreed.members)} have that of epoch {agreed.epoch}")
             return True
         if time.monotonic() > end_s:
-            console().print(
-                f"no majority of the members has it after {limit_s:g} s: `stele catch-up show`",
-                soft_wrap=True,
+            print_line(
+                f"no majority of the members has it after {limit_s:g} s: `stele catch-up show`"
             )
             return False
         time.sleep(POLL_S)
@@ -492,7 +480,7 @@ def truncate(
         if dry_run:
             if not json.as_json:
                 _tell(found.archive.truncated.epoch if found.archive.truncated else 1, can.epoch)
-                console().print(f"why not further: {can.why_not_more}", soft_wrap=True)
+                print_line(f"why not further: {can.why_not_more}")
                 _tell_lost(can.lost_readers)
             return
     if not can.epoch:
@@ -504,16 +492,14 @@ def truncate(
 
 def _tell(begins: int, epoch: int) -> None:
     if not epoch:
-        console().print(f"nothing can be deleted: the log begins at epoch {begins}", soft_wrap=True)
+        print_line(f"nothing can be deleted: the log begins at epoch {begins}")
         return
-    console().print(f"epochs {begins} to {epoch - 1} can be deleted", soft_wrap=True)
+    print_line(f"epochs {begins} to {epoch - 1} can be deleted")
 
 
 def _tell_lost(lost: tuple[str, ...]) -> None:
     if lost:
-        console().print(
-            f"lost readers, for which truncation does not wait: {joined(lost)}", soft_wrap=True
-        )
+        print_line(f"lost readers, for which truncation does not wait: {joined(lost)}")
 
 
 @readers.default

@@ -22,7 +22,7 @@ from stele.cli.errors import CliError, Exit, UnreachableError, UsageError
 from stele.cli.kafka import kafka_at, told_kafka
 from stele.cli.notice import ProgressLine
 from stele.cli.options import FROM_ONE, Json, TypedDirectory, Where
-from stele.cli.output import console, counted, duration, print_value_as_json
+from stele.cli.output import console, counted, duration, print_line, print_value_as_json
 from stele.cli.places import told_or_of_stack
 from stele.domain.snapshot import state_hash
 from stele.log.archive.container import Archived, NotArchivedError
@@ -96,7 +96,7 @@ def replay(
         print_value_as_json(result)
         return
     for key, value in result.items():
-        console().print(f"{key:<13} {value}", soft_wrap=True)
+        print_line(f"{key:<13} {value}")
 
 
 async def _replay(
@@ -371,18 +371,18 @@ def _differences(archived: Sequence[Archived], there: dict[int, bytes]) -> list[
 def _show(found: Verified) -> None:
     out = console()
     if found.verdict is None:
-        out.print(f"{found.url}: {found.why}", soft_wrap=True)
+        print_line(f"{found.url}: {found.why}", out)
         return
     verdict = found.verdict
-    out.print(
+    print_line(
         f"{found.url}: epochs {verdict.first_epoch} to {verdict.last_epoch}, {verdict.folded_epochs} folded,"
         f" {counted(len(verdict.snapshots), 'snapshot', 'snapshots')} compared, {found.compared} epochs as the"
         " topic has them",
-        soft_wrap=True,
+        out,
     )
     if verdict.state_hash:
-        out.print(f"  state {verdict.state_id}, hash {verdict.state_hash}", soft_wrap=True)
+        print_line(f"  state {verdict.state_id}, hash {verdict.state_hash}", out)
     flaws = (*verdict.flaws, *found.differs)
     for flaw in flaws[:20]:
-        out.print(f"  {flaw}", soft_wrap=True)
+        print_line(f"  {flaw}", out)
     out.print(f"  wrong: {len(flaws)}" if flaws else "  nothing is wrong")

@@ -63,14 +63,12 @@ def nodes(read: ReadPoint = ReadPoint(), form: Format = Format(), where: Where =
     if form.is_document:
         now = {"stored_bytes": sizes, "liveness": live}
         form.print_document(
-            {
-                "epoch": reading.epoch,
-                "state_id": reading.state_id,
-                "nodes": found,
-                "departures": left,
-                "holds": {name: _shares(by_node) for name, by_node in held.items()},
+            reading.document(
+                nodes=found,
+                departures=left,
+                holds={name: _shares(by_node) for name, by_node in held.items()},
                 **(now if newest else {}),
-            }
+            )
         )
         return
     up = ("up", "heard") if newest else ()

@@ -14,10 +14,10 @@ from stele.cli.history import ShortIds, names_of
 from stele.cli.options import FROM_ZERO, Format, Json, ReadPoint, Where, moment_ms
 from stele.cli.output import (
     clock,
-    console,
     duration,
     id_table,
     print_fields,
+    print_line,
     print_value_as_json,
     styled,
 )
@@ -60,14 +60,7 @@ def requests(
         found = found[older:]
         names = names_of(client, reading, found)
     if form.is_document:
-        form.print_document(
-            {
-                "epoch": reading.epoch,
-                "state_id": reading.state_id,
-                "since_epoch": reading.since[0],
-                "requests": found,
-            }
-        )
+        form.print_document(reading.document(since_epoch=reading.since[0], requests=found))
         return
     columns = ("request", "what", "status", "epoch", "took", "by", "why")
     shown = id_table(f"requests at epoch {reading.epoch}", *columns, right=("epoch", "took"))
@@ -121,7 +114,7 @@ def show(
         "took": _took(request),
         "error": request.error,
     }
-    console().print(Text(f"request {request.request_id}", style="bold"), soft_wrap=True)
+    print_line(Text(f"request {request.request_id}", style="bold"))
     print_fields(rows.items())
 
 
@@ -161,4 +154,4 @@ def make_id(
     after
         Milliseconds since 1970 that its time comes after, as the refusal of an id that was too old says.
     """
-    console().print(new_request_id(horizon_ms=after), soft_wrap=True, highlight=False)
+    print_line(new_request_id(horizon_ms=after))

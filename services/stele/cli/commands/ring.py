@@ -49,9 +49,7 @@ def ring(
         found = {name: shown_rows(reading, limit, key, placement=name) for name in chosen}
     if form.is_document:
         placements = {name: shown.rows for name, shown in found.items()}
-        form.print_document(
-            {"epoch": reading.epoch, "state_id": reading.state_id, "placements": placements}
-        )
+        form.print_document(reading.document(placements=placements))
         return
     for name, (rows, ranges, _, _) in found.items():
         if key is not None:

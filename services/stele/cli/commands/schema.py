@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import msgspec
 from cyclopts import App, Parameter
 
-from stele.cli.agreement import GUARD, await_agreement
 from stele.cli.client import Client
 from stele.cli.commands.epochs import by, newest_such
+from stele.cli.commands.topology import GUARD, await_agreement
 from stele.cli.errors import CliError, Exit, UsageError
 from stele.cli.history import HistoryWords
 from stele.cli.options import FROM_ONE, AgreedChange, Change, Format, Json, ReadPoint, Where
-from stele.cli.output import clock, console, counted, print_value_as_json, styled, table
+from stele.cli.output import clock, console, counted, print_line, print_value_as_json, styled, table
 from stele.domain.commands import AlterSchema, Envelope, Rejection
 from stele.domain.json_documents import JsonDocumentError, decode_document
 from stele.domain.model.requests import Request
@@ -99,12 +99,12 @@ def show(
     since = (
         f"version {version.state_id} since epoch {version.epoch}" if version.epoch else "no version"
     )
-    out.print(f"-- schema at epoch {answer.epoch}: {since}", soft_wrap=True, highlight=False)
+    print_line(f"-- schema at epoch {answer.epoch}: {since}", out)
     versions = _versions(answer)
     for each in _chosen(answer, name):
         version_of = versions.pop(each.name, None)  # not again for the table's indexes
         note = "" if version_of is None else f"\n-- version {version_of}"
-        out.print(f"{note}\n{each.text}", soft_wrap=True, markup=False, highlight=False)
+        print_line(f"{note}\n{each.text}", out)
 
 
 def _versions(answer: SchemaAnswer) -> dict[str, int]:
@@ -133,7 +133,7 @@ def export(
     with where.client() as client:
         answer = _read(client, epoch)
     for each in _chosen(answer, name):
-        console().print(each.text, soft_wrap=True, markup=False, highlight=False)
+        print_line(each.text)
 
 
 @app.command
@@ -187,7 +187,7 @@ def _print_diff(lines: list[str], equal: str) -> None:
             line, soft_wrap=True, markup=False, highlight=False, style=styles.get(line[:1], "")
         )
     if not lines:
-        out.print(equal, soft_wrap=True)
+        print_line(equal, out)
 
 
 @app.command
@@ -225,14 +225,13 @@ def history(
     if json.as_json:
         print_value_as_json(rows)
         return
-    out = console()
     for number, row in enumerate(shown):
         head = f"epoch {row.epoch}  {clock(row.at_ms)}  {row.command} by {by(row)}"
         own = [line for (of, _), line in zip(single, lines, strict=True) if of == number]
         text = "\n    ".join([head, *own])
-        out.print(text, soft_wrap=True, markup=False, highlight=False)
+        print_line(text)
     if not shown:
-        out.print(f"No epoch up to {end} changed the schema.", soft_wrap=True)
+        print_line(f"No epoch up to {end} changed the schema.")
 
 
 def _schema_facts(facts: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -331,11 +330,11 @@ def plan(
     summary = f"{count}, {marked} marked" if changes else "The schema is as wanted."
     if found.rest and not changes:
         summary = "No change can be made now."
-    out.print(summary, soft_wrap=True, highlight=False)
+    print_line(summary, out)
     if save is not None:
         saved = ChangesFile(changes, image.schema.version.epoch)
         save.write_bytes(msgspec.json.format(msgspec.json.encode(saved)))
-        out.print(f"Apply it: stele schema apply {save}", soft_wrap=True, highlight=False)
+        print_line(f"Apply it: stele schema apply {save}", out)
 
 
 @app.command
@@ -357,22 +356,15 @@ def apply(
         dry_run: Show what would change, or why it would be rejected, and change nothing.
     """
     command = _command(file)
-    envelope = change.envelope(command)
-    out = console()
     with where.client() as client:
         if dry_run:
-            _show_effect(client, envelope)
+            _show_effect(client, change.envelope(command))
             return
-        out.print(f"request {envelope.request_id}", soft_wrap=True)
-        outcome = change.submit(client, envelope)
+        outcome = change.send(client, command)
         answer = _read(client, outcome.epoch)
         count = counted(len(command.changes), "change", "changes")
         version = answer.schema_version.epoch
-        out.print(
-            f"{count} in epoch {outcome.epoch}: schema version {version}",
-            soft_wrap=True,
-            highlight=False,
-        )
+        print_line(f"{count} in epoch {outcome.epoch}: schema version {version}")
         await_agreement(client, change, outcome.epoch)
 
 
@@ -467,7 +459,7 @@ def _show_effect(client: Client, envelope: Envelope) -> None:
     for request in drops:
         dropped = after.schema.tables.get(request.table_id)
         name = after.schema.full_name(dropped) if dropped else request.keyspace_id
-        console().print(f"requested: {request.kind} {name}", soft_wrap=True, highlight=False)
+        print_line(f"requested: {request.kind} {name}")
 
 
 def _decided(image: Image, envelope: Envelope) -> Image:

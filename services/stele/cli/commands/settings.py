@@ -8,7 +8,7 @@ from cyclopts import App
 
 from stele.cli.errors import UsageError
 from stele.cli.options import Change, Force, Format, ReadPoint, Where
-from stele.cli.output import console, table
+from stele.cli.output import print_line, table
 from stele.cli.reading import StateReading
 from stele.domain.commands import SetSetting
 from stele.domain.model.features import Setting
@@ -104,9 +104,7 @@ def _known(name: str) -> Setting:
 
 
 def _submit(command: SetSetting, change: Change, where: Where) -> None:
-    envelope = change.envelope(command)
     with where.client() as client:
-        console().print(f"request {envelope.request_id}", soft_wrap=True)
-        epoch = change.submit(client, envelope).epoch
+        epoch = change.send(client, command).epoch
     shown = f"is {command.value}" if command.value else "has its default"
-    console().print(f"{command.name} {shown} since epoch {epoch}", soft_wrap=True)
+    print_line(f"{command.name} {shown} since epoch {epoch}")

@@ -13,7 +13,7 @@ from rich.text import Text
 from stele.cli.errors import CliError, UsageError
 from stele.cli.history import ShortIds
 from stele.cli.options import Format, TypedDirectory
-from stele.cli.output import console, counted, table
+from stele.cli.output import console, counted, print_line, table
 from stele.cli.places import stack_directory, told_by_shell
 
 OF_A_STACK = Path("services") / "placements" / "delta"
@@ -185,7 +185,7 @@ def _print_vertical(cells: dict[str, list[str]], count: int) -> None:
             console().print(Text(f"row {number + 1}", style="bold"))
         for name, column in cells.items():
             line = Text.assemble((f"  {name:<{longest}}  ", "dim"), column[number])
-            console().print(line, soft_wrap=True)
+            print_line(line)
 
 
 def _text(value: object) -> str:

@@ -25,7 +25,7 @@ from stele.cli.local.lifecycle import (
 )
 from stele.cli.local.lock import is_held
 from stele.cli.options import Force, Format, Here
-from stele.cli.output import console
+from stele.cli.output import print_line
 from stele.cli.places import find_places, says_where
 from stele.cli.reading import StateReading
 from stele.domain.names import NodeState
@@ -118,7 +118,7 @@ def logs(
         lines: Number of lines.
     """
     for line in tail_log(where.directory, name, lines):
-        console().print(line, markup=False, soft_wrap=True)
+        print_line(line)
 
 
 @app.command
@@ -136,12 +136,9 @@ def down(
         bring_down(where.directory)
     if purge:
         empty(where.directory)
-        console().print(f"Stopped. {where.directory} is deleted.", soft_wrap=True)
+        print_line(f"Stopped. {where.directory} is deleted.")
         return
-    console().print(
-        f"Stopped. The data is in {where.directory / 'services'}; --purge deletes it.",
-        soft_wrap=True,
-    )
+    print_line(f"Stopped. The data is in {where.directory / 'services'}; --purge deletes it.")
 
 
 @app.command(name="add-node")
@@ -181,10 +178,7 @@ def stop(name: str, /, where: Here = Here()) -> None:
         name: metadata-log, coordinator, n1 ... broker-1, redis.
     """
     _do(where, Deed.STOP, name)
-    console().print(
-        f"{name} is stopped. `stele stack start {name}{where.again}` starts it again.",
-        soft_wrap=True,
-    )
+    print_line(f"{name} is stopped. `stele stack start {name}{where.again}` starts it again.")
 
 
 @app.command
@@ -233,7 +227,7 @@ def kill(name: str, /, where: Here = Here()) -> None:
         name: metadata-log, coordinator, n1 ... broker-1, redis.
     """
     _do(where, Deed.KILL, name)
-    console().print(_dead(name, where.again), soft_wrap=True)
+    print_line(_dead(name, where.again))
 
 
 @app.command
@@ -264,7 +258,7 @@ def remove(
                 "it is dead; --force deletes its data as it is.",
             )
     _do(where, Deed.REMOVE, name)
-    console().print(f"{name} and its data are gone; its name is not used again.", soft_wrap=True)
+    print_line(f"{name} and its data are gone; its name is not used again.")
 
 
 def _do(
@@ -281,10 +275,10 @@ def _tell_started(where: Here, answer: ControlAnswer, *, joins: bool = True) -> 
     Raises CliError for a node that ends because it cannot run.
     """
     request_id = settle(where.directory, answer.name) if joins and is_node(answer.name) else ""
-    console().print(f"{answer.name} runs at {answer.url}", soft_wrap=True)
+    print_line(f"{answer.name} runs at {answer.url}")
     if request_id:
         follow = f"`stele request follow {request_id}` shows how it joins."
-        console().print(follow, markup=False, soft_wrap=True)
+        print_line(follow)
 
 
 def _dead(name: str, typed: str) -> str:

@@ -13,7 +13,7 @@ from rich.text import Text
 from stele.cli.client import Client
 from stele.cli.errors import CliError, UsageError
 from stele.cli.options import FROM_ONE, Change, Json, Where
-from stele.cli.output import console, counted, print_value_as_json, size
+from stele.cli.output import console, counted, print_line, print_value_as_json, size
 from stele.domain.base import Rejection
 from stele.domain.commands import Envelope, LoadState, RevertState
 
@@ -52,11 +52,8 @@ def export(
     as_avro = (format_ or file.suffix.removeprefix(".")) == "avro"
     content = raw if as_avro else dumps.as_json(dump.image)
     written = dumps.write_bytes(file, content)
-    console().print(
-        f"{size(written)} in {file}: epoch {dump.head.epoch} of {dump.head.cluster}, hash {dump.head.hash}",
-        soft_wrap=True,
-        markup=False,
-        highlight=False,
+    print_line(
+        f"{size(written)} in {file}: epoch {dump.head.epoch} of {dump.head.cluster}, hash {dump.head.hash}"
     )
 
 
@@ -82,16 +79,15 @@ def check(
     for flaw in dump.flaws:
         out.print(str(flaw), soft_wrap=True, markup=False, style="red")
     if dump.flaws or dump.image is None:
-        out.print(f"{counted(len(dump.flaws), 'flaw', 'flaws')} in {file}", soft_wrap=True)
+        print_line(f"{counted(len(dump.flaws), 'flaw', 'flaws')} in {file}", out)
         return 1
     members = dump.image.membership.nodes
-    out.print(
+    print_line(
         f"sound: epoch {dump.head.epoch} of {dump.head.cluster},"
         f" {counted(len(members), 'node', 'nodes')},"
         f" {counted(len(dump.image.schema.by_id), 'keyspace', 'keyspaces')},"
         f" {counted(len(dump.image.schema.tables), 'table', 'tables')}",
-        soft_wrap=True,
-        markup=False,
+        out,
     )
     return 0
 
@@ -190,7 +186,7 @@ def _override(
     envelope, out = change.envelope(command), console()
     lost = _show(client, msgspec.structs.replace(envelope, command=preview), dry_run=dry_run)
     if dry_run:
-        out.print("nothing was done", soft_wrap=True)
+        print_line("nothing was done", out)
         return 0
     if lost and not command.accept_loss:
         raise CliError(
@@ -199,7 +195,7 @@ def _override(
         )
     if not confirmed:
         raise UsageError("Nothing was done.", f"Say {CONFIRM} if this is what you want.")
-    out.print(f"request {envelope.request_id}", soft_wrap=True)
+    print_line(f"request {envelope.request_id}", out)
     epoch = change.submit(client, envelope).epoch
     from stele.cli import dumps  # noqa: PLC0415
 
@@ -207,11 +203,10 @@ def _override(
     override = None if now is None else now.overrides.last
     if override is None or override.epoch != epoch:
         raise CliError(f"Epoch {epoch} is no override.", "Look at `stele epochs`.")
-    out.print(
+    print_line(
         f"epoch {epoch}: state {override.hash_before[:16]} was replaced by {override.hash_after[:16]};"
         " `stele log thaw` opens the log",
-        soft_wrap=True,
-        highlight=False,
+        out,
     )
     return 0
 
@@ -243,14 +238,14 @@ def _show(client: Client, envelope: Envelope, *, dry_run: bool) -> int:
         for id_ in names.keys() & {*line.replace(":", " ").split()}:
             line = line.replace(id_, names[id_])  # noqa: PLW2901
         style = {"+": "green", "-": "red"}.get(sign, "yellow")
-        out.print(Text(f"{sign} {line}", style=style), soft_wrap=True)
+        print_line(Text(f"{sign} {line}", style=style), out)
     if ranges > SHOWN_RANGES:
-        out.print(f"and {ranges - SHOWN_RANGES} more rows of placements", soft_wrap=True)
+        print_line(f"and {ranges - SHOWN_RANGES} more rows of placements", out)
     lost = losses(before, after)
     for each in lost[:SHOWN_LOSSES]:
-        out.print(Text(f"LOST: {each}", style="bold red"), soft_wrap=True)
+        print_line(Text(f"LOST: {each}", style="bold red"), out)
     if len(lost) > SHOWN_LOSSES:
-        out.print(f"and {len(lost) - SHOWN_LOSSES} more that may be lost", soft_wrap=True)
+        print_line(f"and {len(lost) - SHOWN_LOSSES} more that may be lost", out)
     return len(lost)
 
 

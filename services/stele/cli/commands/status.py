@@ -13,6 +13,7 @@ from stele.cli.output import (
     ago,
     console,
     joined,
+    print_line,
     print_value_as_json,
     size,
     styled,
@@ -70,17 +71,12 @@ def status(read: ReadPoint = ReadPoint(), json: Json = Json(), where: Where = Wh
             }
         )
     elif older is not None:
-        console().print(
+        print_line(
             f"The log is empty, but catch-up replica {older.replica_id} holds epoch {older.epoch} of log"
-            f" {older.log_id}: `stele recover` continues from there.",
-            soft_wrap=True,
-            highlight=False,
-            markup=False,
+            f" {older.log_id}: `stele recover` continues from there."
         )
     elif not topology.cluster:
-        console().print(
-            "The log is empty: there is no cluster yet. `stele found` creates it.", soft_wrap=True
-        )
+        print_line("The log is empty: there is no cluster yet. `stele found` creates it.")
     else:
         head = _head(topology, keyspaces, notice)
         under_way = _under_way(topology, waiting, names, progress)

@@ -9,9 +9,13 @@ from typing import Annotated, Any, Final, Literal
 
 from cyclopts import App, Parameter
 
-from stele.cli.agreement import await_agreement
 from stele.cli.client import Client, ask, decode
-from stele.cli.commands.topology import submit_and_follow, submit_and_tell
+from stele.cli.commands.topology import (
+    ask_and_follow,
+    await_agreement,
+    submit_and_follow,
+    submit_and_tell,
+)
 from stele.cli.errors import CliError, Exit, UsageError
 from stele.cli.options import (
     FROM_ZERO,
@@ -24,9 +28,8 @@ from stele.cli.options import (
     Yes,
     confirm,
     described,
-    span_ms,
 )
-from stele.cli.output import clock, console, joined, off_text, size, switch_text
+from stele.cli.output import clock, joined, off_text, print_line, size, switch_text
 from stele.cli.output import table as table_of
 from stele.domain.commands import (
     AlterTable,
@@ -44,6 +47,7 @@ from stele.domain.model.operations import TabletRepair, TabletRestore
 from stele.domain.model.requests import Among
 from stele.domain.model.schema import Keyspace, Table, TableOptions
 from stele.runtime.answers.tablet_balancer import SizesAnswer
+from stele.words.given import span_ms
 from stele.words.names import option_changes, set_options
 
 BALANCER: Final = "tablet-balancer"
@@ -100,8 +104,8 @@ def create(
     *,
     colocate_with: str = "",
     options: TabletOptions = TabletOptions(),
-    change: AgreedChange = AgreedChange(),  # noqa: B008
-    where: Where = Where(),  # noqa: B008
+    change: AgreedChange = AgreedChange(),
+    where: Where = Where(),
 ) -> None:
     require_table_name(name)
     if colocate_with:
@@ -117,8 +121,8 @@ def alter(
     *,
     options: TabletOptions = TabletOptions(),
     reset: Annotated[tuple[OptionName, ...], Parameter(name="--reset", negative="")] = (),
-    change: AgreedChange = AgreedChange(),  # noqa: B008
-    where: Where = Where(),  # noqa: B008
+    change: AgreedChange = AgreedChange(),
+    where: Where = Where(),
 ) -> None:
     """Change options of a table. Options that are not named keep their values.
 
@@ -130,14 +134,10 @@ def alter(
     """
     require_table_name(name)
     command = AlterTable(name, options.options(), tuple(sorted({*reset, *options.zeros()})))
-    envelope = change.envelope(command)
     with where.client() as client:
-        console().print(f"request {envelope.request_id}", soft_wrap=True)
-        epoch = change.submit(client, envelope).epoch
+        epoch = change.send(client, command).epoch
         changed = _changed_options(client, epoch)
-        console().print(
-            f"table {name} since epoch {epoch}: {changed}", soft_wrap=True, markup=False
-        )
+        print_line(f"table {name} since epoch {epoch}: {changed}")
         await_agreement(client, change, epoch)
 
 
@@ -160,8 +160,8 @@ def resize(
     tablets: int,
     /,
     *,
-    change: Change = Change(),  # noqa: B008
-    where: Where = Where(),  # noqa: B008
+    change: Change = Change(),
+    where: Where = Where(),
 ) -> int:
     """The answer says what the balancer would do, and which option keeps the number."""
     require_table_name(name)
@@ -170,7 +170,7 @@ def resize(
         undone = "" if is_json_plan else _undone_by_the_balancer(client, name, tablets)
         status = submit_and_follow(client, change, ResizeTable(name, tablets))
     if undone and status == Exit.OK:
-        console().print(undone, soft_wrap=True, markup=False, highlight=False)
+        print_line(undone)
     return status
 
 
@@ -199,8 +199,8 @@ def repair(
     ] = None,
     nodes: Annotated[tuple[str, ...], Parameter(name="--nodes", negative="")] = (),
     dcs: Annotated[tuple[str, ...], Parameter(name="--dcs", negative="")] = (),
-    change: Change = Change(),  # noqa: B008
-    where: Where = Where(),  # noqa: B008
+    change: Change = Change(),
+    where: Where = Where(),
 ) -> int:
     """The tablets that were repaired longest ago come first; `stele tablet repairs` lists the times.
     Replicas are compared first, and equal data is not streamed.
@@ -213,8 +213,7 @@ def repair(
         else TabletRepair(table=name, tablet=tablet, nodes=among.nodes, dcs=among.dcs)
     )
     asked = RepairTable(name, *among) if one is None else RepairTablets((one,))
-    with where.client() as client:
-        return submit_and_follow(client, change, asked)
+    return ask_and_follow(where, change, asked)
 
 
 @app.command
@@ -224,34 +223,26 @@ def drop(
     /,
     *,
     yes: Yes = False,
-    change: Change = Change(),  # noqa: B008
-    where: Where = Where(),  # noqa: B008
+    change: Change = Change(),
+    where: Where = Where(),
 ) -> int:
     """The command follows the request until it is done."""
     require_table_name(name)
     confirm(change, f"Table {name} and all of its data are deleted.", name, yes=yes)
-    with where.client() as client:
-        return submit_and_follow(client, change, DropTable(name))
+    return ask_and_follow(where, change, DropTable(name))
 
 
 @app.command(name="list")
 def list_tables(
     read: ReadPoint = ReadPoint(), form: Format = Format(), where: Where = Where()
-) -> None:  # noqa: B008
+) -> None:
     """List all tables with their tablets and options."""
     with where.client() as client:
         reading = read.of(client)
         tables, tablets = reading.tables_and_tablets()
         keyspaces = {k.keyspace_id: k for k in reading.keyspaces()} if tables else {}
     if form.is_document:
-        form.print_document(
-            {
-                "epoch": reading.epoch,
-                "state_id": reading.state_id,
-                "tables": tables,
-                "tablets": tablets,
-            }
-        )
+        form.print_document(reading.document(tables=tables, tablets=tablets))
         return
     columns = ("table", "tablets", "options", "")
     names = {each.table_id: each.name for each in tables}
@@ -299,8 +290,8 @@ def snapshot(
     *,
     tag: Annotated[str, Parameter(name="--tag")] = "",
     expire: Annotated[str, Parameter(name="--expire")] = "",
-    change: Change = Change(),  # noqa: B008
-    where: Where = Where(),  # noqa: B008
+    change: Change = Change(),
+    where: Where = Where(),
 ) -> int:
     """Write the rows of a table into the nodes' backup folders. Reads and writes continue.
 
@@ -332,22 +323,19 @@ def snapshot(
         snapshot=tag or f"{name.partition('.')[2]}-{at}",
         expire_s=span_ms(expire, "--expire") // SECOND_MS if expire else 0,
     )
-    with where.client() as client:
-        return submit_and_follow(client, change, command)
+    return ask_and_follow(where, change, command)
 
 
 @app.command
 def snapshots(
     read: ReadPoint = ReadPoint(), form: Format = Format(), where: Where = Where()
-) -> None:  # noqa: B008
+) -> None:
     """List snapshots of tables: table, time, size, expiry, and the nodes with the files."""
     with where.client() as client:
         reading = read.of(client)
         found = reading.table_snapshots()
     if form.is_document:
-        form.print_document(
-            {"epoch": reading.epoch, "state_id": reading.state_id, "snapshots": found}
-        )
+        form.print_document(reading.document(snapshots=found))
         return
     columns = ("tag", "table", "tablets", "taken", "expires", "size", "nodes")
     shown = table_of(f"snapshots at epoch {reading.epoch}", *columns, right=("tablets", "size"))
@@ -370,8 +358,8 @@ def restore(
     /,
     *,
     tag: Annotated[str, Parameter(name="--tag")],
-    change: Change = Change(),  # noqa: B008
-    where: Where = Where(),  # noqa: B008
+    change: Change = Change(),
+    where: Where = Where(),
 ) -> int:
     """Restore the rows of a snapshot into its table or another one. Reads and writes continue.
 
@@ -383,8 +371,7 @@ def restore(
         tag: Name of the snapshot, from `stele table snapshots`.
     """
     require_table_name(name)
-    with where.client() as client:
-        return submit_and_follow(client, change, RestoreTable(name=name, snapshot=tag))
+    return ask_and_follow(where, change, RestoreTable(name=name, snapshot=tag))
 
 
 def restore_tablet(
@@ -392,8 +379,8 @@ def restore_tablet(
     tablet: int,
     /,
     *,
-    change: Change = Change(),  # noqa: B008
-    where: Where = Where(),  # noqa: B008
+    change: Change = Change(),
+    where: Where = Where(),
 ) -> int:
     """Restore one tablet of a table that is being restored, before its turn.
 
@@ -403,8 +390,7 @@ def restore_tablet(
     """
     require_table_name(table)
     asked = RestoreTablets((TabletRestore(table=table, tablet=tablet),))
-    with where.client() as client:
-        return submit_and_follow(client, change, asked)
+    return ask_and_follow(where, change, asked)
 
 
 def require_table_name(name: str) -> None:

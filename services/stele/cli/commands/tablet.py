@@ -13,7 +13,7 @@ from stele.cli.commands.table import require_table_name, restore_tablet
 from stele.cli.commands.topology import submit_and_follow
 from stele.cli.errors import CliError, UsageError
 from stele.cli.options import FROM_ZERO, Change, Force, Format, Json, ReadPoint, Where, described
-from stele.cli.output import clock, console, print_fields, print_value_as_json, size
+from stele.cli.output import clock, print_fields, print_line, print_value_as_json, size
 from stele.cli.output import table as table_of
 from stele.cli.reading import StateReading
 from stele.domain.model.operations import MoveTablets, TabletMove
@@ -37,9 +37,9 @@ def list_tablets(
     *,
     key: Annotated[str | None, Parameter(name="--key")] = None,
     limit: Annotated[int, Parameter(name="--limit", validator=FROM_ZERO)] = 64,
-    read: ReadPoint = ReadPoint(),  # noqa: B008
-    form: Format = Format(),  # noqa: B008
-    where: Where = Where(),  # noqa: B008
+    read: ReadPoint = ReadPoint(),
+    form: Format = Format(),
+    where: Where = Where(),
 ) -> None:
     """List the tablets of a table: range and replicas.
 
@@ -57,16 +57,7 @@ def list_tablets(
         require_tablets(table, placement)
     first = 0 if key is None else tablet_of(tablets, rows[0].end)
     if form.is_document:
-        form.print_document(
-            {
-                "epoch": reading.epoch,
-                "state_id": reading.state_id,
-                "table": table,
-                "tables": tables,
-                "first": first,
-                "tablets": rows,
-            }
-        )
+        form.print_document(reading.document(table=table, tables=tables, first=first, tablets=rows))
         return
     numbers = ("tablet", "start (exclusive)", "end (inclusive)", "version")
     if key is not None:
@@ -94,8 +85,8 @@ def sizes(
     *,
     limit: Annotated[int, Parameter(name="--limit", validator=FROM_ZERO)] = 16,
     hottest: Annotated[bool, Parameter(name="--hottest", negative="")] = False,
-    form: Format = Format(),  # noqa: B008
-    where: Where = Where(),  # noqa: B008
+    form: Format = Format(),
+    where: Where = Where(),
 ) -> None:
     """List the largest tablets of a table with reads and writes per second of one replica.
 
@@ -147,9 +138,9 @@ def repairs(
     /,
     *,
     limit: Annotated[int, Parameter(name="--limit", validator=FROM_ZERO)] = 16,
-    read: ReadPoint = ReadPoint(),  # noqa: B008
-    form: Format = Format(),  # noqa: B008
-    where: Where = Where(),  # noqa: B008
+    read: ReadPoint = ReadPoint(),
+    form: Format = Format(),
+    where: Where = Where(),
 ) -> None:
     """List the time of the last repair of each tablet, the oldest first.
 
@@ -165,13 +156,11 @@ def repairs(
     first = oldest[: limit or len(times)]
     if form.is_document:
         form.print_document(
-            {
-                "epoch": reading.epoch,
-                "state_id": reading.state_id,
-                "table": table,
-                "tablets": len(times),
-                "repairs": [{"tablet": each, "repaired_ms": times[each]} for each in first],
-            }
+            reading.document(
+                table=table,
+                tablets=len(times),
+                repairs=[{"tablet": each, "repaired_ms": times[each]} for each in first],
+            )
         )
         return
     shown = table_of("", "tablet", "repaired", right=("tablet",))
@@ -194,8 +183,8 @@ def move(
     from_node: Annotated[str, Parameter(name="--from")],
     to_node: Annotated[str, Parameter(name="--to")],
     force: Force = False,
-    change: Change = Change(),  # noqa: B008
-    where: Where = Where(),  # noqa: B008
+    change: Change = Change(),
+    where: Where = Where(),
 ) -> int:
     """It may also move to another shard of its node: give NODE:SHARD. The command follows the request
     until it is done.
@@ -217,8 +206,8 @@ def add_replica(
     to_node: Annotated[str, Parameter(name="--to")],
     beyond: Annotated[bool, Parameter(negative="")] = False,
     force: Force = False,
-    change: Change = Change(),  # noqa: B008
-    where: Where = Where(),  # noqa: B008
+    change: Change = Change(),
+    where: Where = Where(),
 ) -> int:
     """Add a replica to a tablet while the replication of its keyspace rises.
 
@@ -252,8 +241,8 @@ def delete_replica(
     *,
     from_node: Annotated[str, Parameter(name="--from")],
     force: Force = False,
-    change: Change = Change(),  # noqa: B008
-    where: Where = Where(),  # noqa: B008
+    change: Change = Change(),
+    where: Where = Where(),
 ) -> int:
     """Delete a replica of a tablet that has more replicas than its keyspace asks for.
 
@@ -313,9 +302,9 @@ def show(
     tablet: Annotated[int, Parameter(validator=FROM_ZERO)],
     /,
     *,
-    read: ReadPoint = ReadPoint(),  # noqa: B008
-    json: Json = Json(),  # noqa: B008
-    where: Where = Where(),  # noqa: B008
+    read: ReadPoint = ReadPoint(),
+    json: Json = Json(),
+    where: Where = Where(),
 ) -> None:
     """Show one tablet: range, replicas, open requests and the last repair.
 
@@ -342,21 +331,19 @@ def show(
         (repaired_ms,) = reading.repairs(table, tablet)
     if json.as_json:
         print_value_as_json(
-            {
-                "epoch": reading.epoch,
-                "state_id": reading.state_id,
-                "table": table,
-                "tables": shown.users,
-                "tablet": tablet,
-                "tablets": shown.ranges,
-                "row": row,
-                "repaired_ms": repaired_ms,
-                "requests": requests,
-            }
+            reading.document(
+                table=table,
+                tables=shown.users,
+                tablet=tablet,
+                tablets=shown.ranges,
+                row=row,
+                repaired_ms=repaired_ms,
+                requests=requests,
+            )
         )
         return
     title = f"tablet {tablet} of {shown.ranges} of {table} at epoch {reading.epoch}"
-    console().print(Text(title, style="bold"), soft_wrap=True)
+    print_line(Text(title, style="bold"))
     fields: list[tuple[str, str | Text]] = [
         ("range", f"({row.start}, {row.end}]"),
         ("replicas", replicas(row)),

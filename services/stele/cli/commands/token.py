@@ -9,7 +9,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from stele.cli.errors import UsageError
-from stele.cli.output import console
+from stele.cli.output import print_line
 from stele.runtime.callers import line_of
 from stele.runtime.tokens import new_token
 
@@ -36,7 +36,7 @@ def token(
         raise UsageError(f"This makes no line: {error}.", "stele token NAME FILE") from error
     with open(file, "x", encoding="utf-8", opener=_private) as out:
         out.write(f"{made}\n")
-    console().print(line, soft_wrap=True, highlight=False, markup=False)
+    print_line(line)
 
 
 def _private(path: str, flags: int) -> int:

@@ -8,13 +8,12 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from typing import Annotated
+from typing import Annotated, Final
 
 import msgspec
 from cyclopts import Parameter
 
-from stele.cli.agreement import await_agreement
-from stele.cli.client import Client
+from stele.cli.client import Client, Deadline, ask
 from stele.cli.errors import CliError, Exit, UsageError
 from stele.cli.follow import follow, follow_on
 from stele.cli.options import (
@@ -27,7 +26,7 @@ from stele.cli.options import (
     confirm,
     described,
 )
-from stele.cli.output import console, counted
+from stele.cli.output import counted, error_console, joined, print_line
 from stele.cli.places import address_of
 from stele.cli.reading import StateReading
 from stele.domain.commands import (
@@ -49,7 +48,12 @@ from stele.domain.ring.ranges import RangeReplicas, upper_bound
 from stele.runtime.answers.metadata_log import PlannedRow, TransitionPage
 from stele.runtime.answers.node import NodeView
 from stele.runtime.answers.position import Position
-from stele.words.given import GivenError, join_of, replace_of, tokens_of
+from stele.runtime.answers.session_guard import AGREEMENT_PATH, SchemaAgreement
+from stele.words.given import join_of, replace_of, tokens_of
+
+GUARD: Final = "session-guard"
+PART_S: Final = 1
+"""Seconds for which one request waits: less than the limit of a request that adds details."""
 
 Ignore = Annotated[tuple[str, ...], Parameter(name="--ignore", negative="")]
 
@@ -76,8 +80,8 @@ def join(
     ] = "",
     ignore: Ignore = (),
     force: Force = False,
-    change: Change = Change(),  # noqa: B008
-    where: Where = Where(),  # noqa: B008
+    change: Change = Change(),
+    where: Where = Where(),
 ) -> int:
     """The node itself answers for options that are left out."""
     if (ignore or force) and not replace:
@@ -114,8 +118,8 @@ def replace(
     *,
     ignore: Ignore = (),
     force: Force = False,
-    change: Change = Change(),  # noqa: B008
-    where: Where = Where(),  # noqa: B008
+    change: Change = Change(),
+    where: Where = Where(),
 ) -> int:
     return join(address, replace=dead, ignore=ignore, force=force, change=change, where=where)
 
@@ -124,11 +128,10 @@ def replace(
 def decommission(
     node: str,
     /,
-    change: Change = Change(),  # noqa: B008
-    where: Where = Where(),  # noqa: B008
+    change: Change = Change(),
+    where: Where = Where(),
 ) -> int:
-    with where.client() as client:
-        return submit_and_follow(client, change, Leave(node))
+    return ask_and_follow(where, change, Leave(node))
 
 
 @described("move")
@@ -137,12 +140,11 @@ def move(
     /,
     *,
     tokens: Annotated[str, Parameter(name="--tokens")] = "",
-    change: Change = Change(),  # noqa: B008
-    where: Where = Where(),  # noqa: B008
+    change: Change = Change(),
+    where: Where = Where(),
 ) -> int:
-    command = MoveNode(node_id=node, tokens=_tokens(tokens))
-    with where.client() as client:
-        return submit_and_follow(client, change, command)
+    command = MoveNode(node_id=node, tokens=tokens_of(tokens))
+    return ask_and_follow(where, change, command)
 
 
 @described("rebuild")
@@ -152,12 +154,11 @@ def rebuild(
     *,
     source_dc: Annotated[str, Parameter(name="--source-dc")] = "",
     force: Force = False,
-    change: Change = Change(),  # noqa: B008
-    where: Where = Where(),  # noqa: B008
+    change: Change = Change(),
+    where: Where = Where(),
 ) -> int:
     command = Rebuild(node_id=node, source_dc=source_dc, force=force)
-    with where.client() as client:
-        return submit_and_follow(client, change, command)
+    return ask_and_follow(where, change, command)
 
 
 @described("remove", nodes="node")
@@ -167,8 +168,8 @@ def remove(
     *,
     ignore: Ignore = (),
     force: Force = False,
-    change: Change = Change(),  # noqa: B008
-    where: Where = Where(),  # noqa: B008
+    change: Change = Change(),
+    where: Where = Where(),
 ) -> int:
     """Several nodes go as one operation, in which none takes over from another. A node that is alive
     leaves by `stele decommission`.
@@ -179,8 +180,7 @@ def remove(
             "stele remove NODE --request-id ID",
         )
     commands = [Remove(node_id=n, ignore_nodes=ignore, force=force) for n in nodes]
-    with where.client() as client:
-        return submit_and_follow(client, change, *commands)
+    return ask_and_follow(where, change, *commands)
 
 
 @described("exclude")
@@ -189,11 +189,10 @@ def exclude(
     /,
     *,
     force: Force = False,
-    change: Change = Change(),  # noqa: B008
-    where: Where = Where(),  # noqa: B008
+    change: Change = Change(),
+    where: Where = Where(),
 ) -> int:
-    with where.client() as client:
-        return submit_and_follow(client, change, Exclude(nodes, force=force))
+    return ask_and_follow(where, change, Exclude(nodes, force=force))
 
 
 @described("cancel")
@@ -201,8 +200,8 @@ def cancel(
     request: str,
     /,
     *,
-    change: Change = Change(),  # noqa: B008
-    where: Where = Where(),  # noqa: B008
+    change: Change = Change(),
+    where: Where = Where(),
 ) -> int:
     """The beginning of the id suffices. The command follows the request to its end, and compares the
     placements with those of before it began.
@@ -211,18 +210,42 @@ def cancel(
         asked = StateReading(client).find(request)
         target = asked.request_id
         outcome = change.submit(client, change.envelope(Cancel(target)))
-        console().print(
-            f"cancelled at epoch {outcome.epoch}; request {target} is being undone",
-            soft_wrap=True,
-        )
+        print_line(f"cancelled at epoch {outcome.epoch}; request {target} is being undone")
         if not change.wait:
             return Exit.OK
         ended = follow_on(client, asked, outcome.epoch)
         if ended.status is not RequestStatus.CANCELLED:
             return Exit.FAILED
         proof = restored(client, ended)
-        console().print(proof.text(), soft_wrap=True)
+        print_line(proof.text())
         return Exit.FAILED if proof.differing else Exit.OK
+
+
+def await_agreement(client: Client, change: AgreedChange, epoch: int) -> None:
+    """Wait until the live members have applied ``epoch``, and print a warning if they have not.
+
+    The change is in the log already, so a member that is behind is no error.
+    """
+    if not change.wait:
+        return
+    deadline, found = Deadline(change.wait_s), None
+    while found is None or not (found.agreed or deadline.left_s() <= 0):
+        part_s = PART_S if deadline.left_s() > 0 else 0
+        found = ask(client, GUARD, AGREEMENT_PATH, SchemaAgreement, epoch=epoch, timeout_s=part_s)
+        if found is None:
+            why = client.silent.get(GUARD, f"no address of a {GUARD} is known.")
+            print_line(
+                f"The change is done. Whether all members have applied it is unknown: {why}",
+                error_console(),
+            )
+            return
+    if not found.agreed:
+        behind = joined(found.behind) or f"the {GUARD}"
+        print_line(
+            f"The change is done, but after {change.wait_s} s {behind} had not applied it."
+            " `stele schema agreement` shows the members.",
+            error_console(),
+        )
 
 
 def submit_and_tell(where: Where, change: Change, command: AnyCommand, text: str) -> None:
@@ -231,13 +254,17 @@ def submit_and_tell(where: Where, change: Change, command: AnyCommand, text: str
     The request id is printed first, so that it is known if the outcome is not. After a change of
     the schema, wait until the members have applied it.
     """
-    envelope = change.envelope(command)
     with where.client() as client:
-        console().print(f"request {envelope.request_id}", soft_wrap=True)
-        outcome = change.submit(client, envelope)
-        console().print(f"{text} since epoch {outcome.epoch}", soft_wrap=True)
+        outcome = change.send(client, command)
+        print_line(f"{text} since epoch {outcome.epoch}")
         if isinstance(change, AgreedChange):
             await_agreement(client, change, outcome.epoch)
+
+
+def ask_and_follow(where: Where, change: Change, *commands: AnyCommand) -> int:
+    """Submit topology requests as ``submit_and_follow``, with a client of their own."""
+    with where.client() as client:
+        return submit_and_follow(client, change, *commands)
 
 
 def submit_and_follow(client: Client, change: Change, *commands: AnyCommand) -> int:
@@ -247,32 +274,20 @@ def submit_and_follow(client: Client, change: Change, *commands: AnyCommand) -> 
     instead.
     """
     if isinstance(change, Planning):
-        from stele.cli.planning import show_plan  # noqa: PLC0415  (it needs all that plans are made of)
+        from stele.cli.commands.plan import show_plan  # noqa: PLC0415  (it needs all that plans are made of)
 
         return show_plan(client, change, *commands)
-    out = console()
     request_ids = list[str]()
     for command in commands:
-        envelope = change.envelope(command)
-        # Print the id first: if no answer arrives, the user sends the same id again.
-        out.print(f"request [bold]{envelope.request_id}[/bold]", soft_wrap=True)
-        outcome = change.submit(client, envelope)
+        outcome = change.send(client, command)
         request_ids.append(outcome.request_id)
-        out.print(f"accepted at epoch {outcome.epoch}", soft_wrap=True)
+        print_line(f"accepted at epoch {outcome.epoch}")
     if not change.wait:
         for request_id in request_ids:
-            out.print(f"follow it with: stele request follow {request_id}", soft_wrap=True)
+            print_line(f"follow it with: stele request follow {request_id}")
         return Exit.OK
     done = [follow(client, request_id) for request_id in request_ids]
     return Exit.OK if all(done) else Exit.FAILED
-
-
-def _tokens(text: str) -> tuple[int, ...]:
-    """Parse tokens. Raises UsageError."""
-    try:
-        return tokens_of(text)
-    except GivenError as error:
-        raise UsageError(error.message, error.hint) from error
 
 
 def _ask_node(client: Client, url: str) -> NodeView:
@@ -301,8 +316,7 @@ def cleanup(
     where: Where = Where(),
 ) -> int:
     """`stele cancel` ends the wait for a node that is down."""
-    with where.client() as client:
-        return submit_and_follow(client, change, Cleanup(node_id=node))
+    return ask_and_follow(where, change, Cleanup(node_id=node))
 
 
 @described("truncate")
@@ -315,8 +329,7 @@ def truncate(
     where: Where = Where(),
 ) -> int:
     confirm(change, f"All data of {name} is deleted.", name, yes=yes)
-    with where.client() as client:
-        return submit_and_follow(client, change, Truncate(name))
+    return ask_and_follow(where, change, Truncate(name))
 
 
 def quiesce(
@@ -324,8 +337,7 @@ def quiesce(
     where: Where = Where(),
 ) -> int:
     """Wait until all earlier requests have ended, are fenced, and are cleaned up."""
-    with where.client() as client:
-        return submit_and_follow(client, change, Quiesce())
+    return ask_and_follow(where, change, Quiesce())
 
 
 def noop(
@@ -333,8 +345,7 @@ def noop(
     where: Where = Where(),
 ) -> int:
     """Wait until the coordinator has read this request, and all older versions are fenced."""
-    with where.client() as client:
-        return submit_and_follow(client, change, NoopRequest())
+    return ask_and_follow(where, change, NoopRequest())
 
 
 PAGE = 10_000

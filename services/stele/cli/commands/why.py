@@ -6,7 +6,7 @@ from rich.text import Text
 
 from stele.cli.client import Client, ask
 from stele.cli.options import Json, Where
-from stele.cli.output import console, print_value_as_json
+from stele.cli.output import print_line, print_value_as_json
 from stele.cli.reading import StateReading
 from stele.runtime.answers.coordinator import Progress
 from stele.runtime.answers.session_guard import Liveness, NodeLiveness
@@ -46,9 +46,8 @@ def why(
             }
         )
         return
-    out = console()
     for text, style in story(known):
-        out.print(Text(text, style=style), soft_wrap=True)
+        print_line(Text(text, style=style))
 
 
 def look(client: Client, request_id: str | None) -> KnownAnswers:

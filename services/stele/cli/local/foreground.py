@@ -30,7 +30,7 @@ from stele.cli.local.lifecycle import (
     wait_ready,
 )
 from stele.cli.local.lock import hold
-from stele.cli.output import console, error_console
+from stele.cli.output import console, error_console, print_line
 from stele.cli.places import StackFile, read_stack_file
 from stele.runtime.java import KAFKA, SPARK, JavaMissing, find_java
 from stele.stack.broker import BrokerFailed
@@ -95,7 +95,7 @@ def run_in_foreground(options: StackOptions) -> int:
     """Start the stack and run it until SIGINT or SIGTERM. Raises CliError."""
     out = console()
     for note in java_notes(options):
-        out.print(note, soft_wrap=True)
+        print_line(note, out)
     with hold(options.directory), _stop_on_signals() as stop:
         stack = Stack(
             options.directory,
@@ -126,7 +126,7 @@ def start_detached(options: StackOptions) -> int:
     options.directory.mkdir(parents=True, exist_ok=True)
     out = console()
     for note in java_notes(options):
-        out.print(note, soft_wrap=True)
+        print_line(note, out)
     exists = (options.directory / "services").exists()
     child = spawn_detached(options)
     with Teller(out) as tell:
@@ -134,17 +134,14 @@ def start_detached(options: StackOptions) -> int:
     nodes = [each.name for each in stack.services if exists and is_node(each.name)]
     refused = _refused(options.directory, nodes)
     out.print(stack_table(read_stack_file(options.directory) or stack))
-    out.print(DEVELOPMENT_NOTE, soft_wrap=True)
+    print_line(DEVELOPMENT_NOTE, out)
     where = f" --dir {options.directory}" if options.directory.name != ".stele" else ""
     page = stack.service("console")
     if page is not None:
-        out.print(f"The console shows it in the browser: {page.url}", soft_wrap=True)
-    out.print(
-        f"`stele status{where}` shows the cluster, `stele stack down{where}` stops it.",
-        soft_wrap=True,
-    )
+        print_line(f"The console shows it in the browser: {page.url}", out)
+    print_line(f"`stele status{where}` shows the cluster, `stele stack down{where}` stops it.", out)
     for error in refused:
-        error_console().print(error.line(), markup=False, soft_wrap=True)
+        print_line(error.line(), error_console())
     return Exit.FAILED if refused else Exit.OK
 
 
@@ -221,17 +218,17 @@ class Teller:
 
 
 def _start(stack: Stack, out: Console) -> None:
-    out.print(f"starting in {stack.directory}", soft_wrap=True)
+    print_line(f"starting in {stack.directory}", out)
     try:
         stack.start()
     except STACK_FAILURES as error:
         message, _, rest = str(error).partition("\n")
         last = rest.strip().splitlines()[-1:] or [""]
         raise CliError(message, last[0].strip()) from error
-    out.print(DEVELOPMENT_NOTE, soft_wrap=True)
-    out.print(f"ready: {stack.url('metadata-log')}", soft_wrap=True)
+    print_line(DEVELOPMENT_NOTE, out)
+    print_line(f"ready: {stack.url('metadata-log')}", out)
     if "console" in {status.name for status in stack.supervisor.status()}:
-        out.print(f"console: {stack.url('console')}", soft_wrap=True)
+        print_line(f"console: {stack.url('console')}", out)
 
 
 def _serve(stack: Stack, out: Console, stop: threading.Event) -> None:
