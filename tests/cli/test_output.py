@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from io import StringIO
-
 import pytest
-from rich.text import Text
 
 from stele.cli.output import duration, percent, size
 from stele.domain.model.schema import Replication
-from stele.words import GivenError, units
+from stele.words import GivenError
 from stele.words.given import replication_of
-from stele.words.units import VisibleConsole
 
 
 @pytest.mark.parametrize(
@@ -77,23 +73,3 @@ def test_shown_replication_can_be_parsed_again() -> None:
         copies, racks = replication_of((wanted.words(),))
         assert racks == wanted.racks
         assert copies == {dc: rf for dc, rf in wanted.copies.items() if dc not in racks}
-
-
-@pytest.mark.parametrize("width", [80, 30], ids=["fits", "folded"])
-@pytest.mark.parametrize("strange", ["plain", "[bold]marked[/]", "two\nlines", "\u202ehidden"])
-def test_large_table_has_the_layout_of_a_small_one(
-    width: int, strange: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def shown(many_rows: int) -> str:
-        monkeypatch.setattr(units, "MANY_ROWS", many_rows)
-        found = units.table("tables at epoch 5", "table", "tablets", "", right=("tablets",))
-        found.columns[0].min_width = 12
-        for number in range(5):
-            tablets = Text(str(7**number), style="green" if number % 2 else "")
-            found.add_row(f"bench.t{number}", tablets, "ä…" * number)
-        found.add_row("bench.last", "1", strange)
-        out = StringIO()
-        VisibleConsole(file=out, width=width, force_terminal=True, highlight=False).print(found)
-        return out.getvalue()
-
-    assert shown(many_rows=2) == shown(many_rows=100)

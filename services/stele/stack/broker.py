@@ -6,15 +6,10 @@ quorum (`controller.quorum.voters`) allows and a dynamic one does not.
 
 from __future__ import annotations
 
-import contextlib
-import shutil
-import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Final
 
 from confluent_kafka import KafkaException
@@ -23,47 +18,16 @@ from confluent_kafka.admin import AdminClient
 from stele.runtime.java import find_java, with_classes_of
 from stele.stack.jars import JarSet, classpath, folder_of
 from stele.stack.ports import LOOPBACK, Front, PortOf, any_port, no_front
-from stele.stack.process import Process, Program, spawn, tail
-
-# A cache of formatted broker directories, beside Kafka's jars. It saves a JVM at each first start.
-#
-# The content depends only on Kafka's version, the cluster's id and the broker's number. It includes
-# the id of the directory, which must be unique only within one cluster.
-
+from stele.stack.process import Process, Program, ServerProcess, spawn, tail
 
 MARK: Final = "meta.properties"
 """File that exists once a directory is formatted. It contains the cluster's id."""
 
 
-def format_once(
-    data: Path, jars: Path, cluster_id: str, node_id: int, run: Callable[[], None]
-) -> None:
-    """Copy the cached format of this broker into ``data``, or call ``run`` to format it and
-    cache the result.
-
-    A cache that is older than the jars is not used.
-    """
-    newest = max((path.stat().st_mtime_ns for path in jars.rglob("*.jar")), default=0)
-    kept = jars / f"formatted-{cluster_id}-{node_id}-{newest}"
-    with contextlib.suppress(OSError):
-        if f"cluster.id={cluster_id}" in (kept / MARK).read_text():
-            _copy(kept, data)
-            return
-    run()
-    with contextlib.suppress(OSError):  # another process has cached it, or the folder is read-only
-        _copy(data, kept)
-
-
-def _copy(source: Path, target: Path) -> None:
-    """Copy completely or not at all, because a partial copy would count as formatted."""
-    with TemporaryDirectory(prefix="formatting-", dir=target.parent) as scratch:
-        shutil.copytree(source, Path(scratch) / target.name).rename(target)
-
-
 # Any fixed id works: a data directory belongs to one stack, and brokers refuse a foreign directory.
 CLUSTER_ID = "U3RlbGVTdGVsZVN0ZWxlUQ"
 
-# Measured: 0.75 s to format, once on a machine; 1.9 s to start, 350 MB resident with these flags.
+# Measured: 0.75 s to format, once for a directory; 1.9 s to start, 350 MB resident with these flags.
 JVM_FLAGS = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Djava.net.preferIPv4Stack=true")
 DEFAULT_HEAP_MB = 512
 FORMAT_DEADLINE_S = 60.0
@@ -166,8 +130,10 @@ def _address(number: int, front: Front, port_of: PortOf) -> BrokerAddress:
     return BrokerAddress(number, port, controller_port, *public)
 
 
-class Broker:
+class Broker(ServerProcess):
     """One broker process over one data directory."""
+
+    stop_deadline_s = STOP_DEADLINE_S
 
     def __init__(
         self,
@@ -182,7 +148,6 @@ class Broker:
         self._all = tuple(all_brokers)
         self._heap_mb = heap_mb
         self._java_options = java_options
-        self._process: Process | None = None
 
     @property
     def name(self) -> str:
@@ -201,25 +166,12 @@ class Broker:
         """The address for display."""
         return self.bootstrap
 
-    @property
-    def pid(self) -> int | None:
-        return self._process.pid if self._process else None
-
-    def is_running(self) -> bool:
-        return self._process is not None and self._process.poll() is None
-
     def start(self) -> None:
         """Format a new directory, then start. `wait_ready` returns when the broker answers."""
         assert not self.is_running(), f"broker {self.address.node_id} is already running"
         properties = self._write_configuration()
         if not (self._data / MARK).exists():
-            format_once(
-                self._data,
-                folder_of(JarSet.KAFKA),
-                CLUSTER_ID,
-                self.address.node_id,
-                partial(self._format, properties),
-            )
+            self._format(properties)
         self._process = self._java("kafka.Kafka", str(properties))
 
     def wait_ready(self, deadline_s: float = READY_DEADLINE_S, brokers: int = 1) -> None:
@@ -239,25 +191,6 @@ class Broker:
             f"Broker {self.address.node_id} at {self.bootstrap} did not name {brokers} brokers "
             f"in {deadline_s} s; end of {self.log}:\n{tail(self.log)}"
         )
-
-    def signal(self, number: signal.Signals) -> None:
-        """Inject a fault: SIGSTOP pauses the broker, SIGCONT resumes it."""
-        if self._process:
-            self._process.signal(number)
-
-    def kill(self) -> None:
-        """Crash the broker: SIGKILL."""
-        if self._process:
-            self._process.kill()
-
-    def terminate(self) -> None:
-        """Request an orderly stop, without waiting."""
-        if self._process:
-            self._process.terminate()
-
-    def stop(self, deadline_s: float = STOP_DEADLINE_S) -> None:
-        if self._process:
-            self._process.stop(deadline_s)
 
     @property
     def _data(self) -> Path:

@@ -122,6 +122,39 @@ class Process:
         return last_line([self.command.stderr, self.command.stdout])
 
 
+class ServerProcess:
+    """A server's process, which can be started again. A call has no effect before the start."""
+
+    stop_deadline_s = STOP_DEADLINE_S
+    _process: Process | None = None
+
+    @property
+    def pid(self) -> int | None:
+        return self._process.pid if self._process else None
+
+    def is_running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def signal(self, number: signal.Signals) -> None:
+        """Inject a fault: SIGSTOP pauses the server, SIGCONT resumes it."""
+        if self._process:
+            self._process.signal(number)
+
+    def kill(self) -> None:
+        """Crash the server: SIGKILL."""
+        if self._process:
+            self._process.kill()
+
+    def terminate(self) -> None:
+        """Request an orderly stop, without waiting."""
+        if self._process:
+            self._process.terminate()
+
+    def stop(self) -> None:
+        if self._process:
+            self._process.stop(self.stop_deadline_s)
+
+
 def spawn(command: Program) -> Process:
     """Start a process. Raises OSError when the program cannot be run."""
     return _forks.run(lambda: _fork(command))

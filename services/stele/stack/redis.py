@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import shutil
-import signal
 import time
 from pathlib import Path
 
 import redis
 
 from stele.stack.ports import LOOPBACK, Front, free_port, no_front
-from stele.stack.process import Process, Program, spawn
+from stele.stack.process import Program, ServerProcess, spawn
 
 NAME = "redis"
 """Name in `stele stack status`."""
@@ -38,7 +37,7 @@ def find_redis_server() -> str:
         ) from error
 
 
-class RedisServer:
+class RedisServer(ServerProcess):
     """A Redis server without persistence: Stele rebuilds its data in Redis from the log."""
 
     def __init__(
@@ -47,7 +46,6 @@ class RedisServer:
         self.port = port or free_port()
         self._public_port = front(NAME, self.port)
         self._directory = directory
-        self._process: Process | None = None
 
     @property
     def name(self) -> str:
@@ -62,13 +60,9 @@ class RedisServer:
         """The address for display."""
         return self.url
 
-    @property
-    def pid(self) -> int | None:
-        return self._process.pid if self._process else None
-
     def start(self) -> None:
         """Start the server. `wait_ready` returns when it answers."""
-        assert self._process is None or self._process.poll() is not None, "already running"
+        assert not self.is_running(), "already running"
         self._directory.mkdir(parents=True, exist_ok=True)
         log = self._directory / "redis.log"
         options = {
@@ -97,19 +91,3 @@ class RedisServer:
                 except redis.ConnectionError:
                     time.sleep(POLL_S)
         raise RedisFailed(f"Redis did not answer in {deadline_s} s: {self._process.tail()}")
-
-    def is_running(self) -> bool:
-        return self._process is not None and self._process.poll() is None
-
-    def signal(self, number: signal.Signals) -> None:
-        """Inject a fault: SIGSTOP pauses it, SIGCONT resumes it. Has no effect when it is gone."""
-        if self._process:
-            self._process.signal(number)
-
-    def kill(self) -> None:
-        if self._process:
-            self._process.kill()
-
-    def stop(self) -> None:
-        if self._process:
-            self._process.stop()

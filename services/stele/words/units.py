@@ -8,11 +8,9 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Final
 
-from rich.cells import cell_len
-from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
-from rich.table import Column, Table
-from rich.text import Text
+from rich.table import Table
 
 NEVER: Final = "never"
 
@@ -71,64 +69,12 @@ def joined(names: Iterable[str]) -> str:
 # Tables of text.
 
 
-MANY_ROWS: Final = 200
-"""A table with more rows is laid out here, because rich takes 0.3 ms for each row."""
-
-
 def table(title: str, *columns: str, right: Sequence[str] = ()) -> Table:
     """Return an empty table. Columns in ``right`` are aligned to the right."""
-    found = _FastTable(
-        title=title, title_justify="left", header_style="bold", box=None, pad_edge=False
-    )
+    found = Table(title=title, title_justify="left", header_style="bold", box=None, pad_edge=False)
     for column in columns:
         found.add_column(column, justify="right" if column in right else "left", overflow="fold")
     return found
-
-
-class _FastTable(Table):
-    """A table that is laid out fast if it is large and each of its rows fits into one line."""
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        many = self.row_count > MANY_ROWS and not any(row.style for row in self.rows)
-        cells = [[*column.cells] for column in self.columns] if many else []
-        if not cells or not all(map(_is_plain, (cell for column in cells for cell in column))):
-            yield from super().__rich_console__(console, options)
-            return
-        pairs = [*zip(self.columns, cells, strict=True)]
-        widths = [max(map(_width, (column.header, *its))) for column, its in pairs]
-        widths = [max(n, c.min_width or 0) for n, c in zip(widths, self.columns, strict=True)]
-        if sum(widths) + 2 * (len(widths) - 1) > options.max_width:
-            yield from super().__rich_console__(console, options)
-            return
-        head = Table(
-            title=self.title, title_justify="left", header_style="bold", box=None, pad_edge=False
-        )
-        for column, width in zip(self.columns, widths, strict=True):
-            head.add_column(column.header, justify=column.justify, min_width=width)
-        yield from head.__rich_console__(console, options)
-        for row in zip(*cells, strict=True):
-            for at, (cell, column, width) in enumerate(zip(row, self.columns, widths, strict=True)):
-                style = console.get_style(cell.style) if isinstance(cell, Text) else None
-                yield Segment("  " if at else "")
-                yield Segment(_padded(str(cell), column, width), style)
-            yield Segment.line()
-
-
-def _is_plain(cell: object) -> bool:
-    """Return True if the cell is one line without markup and with one style at most."""
-    if isinstance(cell, Text):
-        return not cell.spans and cell.plain.isprintable()
-    return isinstance(cell, str) and "[" not in cell and cell.isprintable()
-
-
-def _width(cell: object) -> int:
-    text = str(cell)
-    return len(text) if text.isascii() else cell_len(text)
-
-
-def _padded(text: str, column: Column, width: int) -> str:
-    space = " " * (width - _width(text))
-    return space + text if column.justify == "right" else text + space
 
 
 # Other people's text made safe for a terminal: control characters are shown by number.
