@@ -174,30 +174,6 @@ def test_status_of_an_empty_log_shows_the_older_log_of_a_replica(
     )
 
 
-@pytest.mark.parametrize(
-    ("arguments", "replication"),
-    [((), ""), (("3",), "3"), (("dc1=2", "dc2=1"), "dc1=2,dc2=1"), (("dc1=2,dc2=1",),) * 2],
-)
-def test_reconfigure_sends_the_replication(
-    server: Server, stele: Stele, arguments: tuple[str, ...], replication: Any
-) -> None:
-    server.answer("POST", "/v1/commands", ACCEPTED)
-    ran = stele("catch-up", "reconfigure", *arguments, "--no-wait")
-    assert ran.exit_code == 0, ran.err
-    wanted = replication if isinstance(replication, str) else replication[0]
-    command = {"type": "reconfigure_catch_up", "replication": wanted, "as_of_epoch": 0}
-    assert sent(server)["command"] == {**command, "retired": []}
-
-
-def test_reconfigure_retires_members_by_name(server: Server, stele: Stele) -> None:
-    server.answer("POST", "/v1/commands", ACCEPTED)
-    ran = stele("catch-up", "reconfigure", "--retire", "c-1", "--retire", "c-2", "--no-wait")
-    assert ran.exit_code == 0, ran.err
-    command = sent(server)["command"]
-    assert isinstance(command, dict) and command["retired"] == ["c-1", "c-2"]
-    assert stele("catch-up", "reconfigure", "--retire", "c-1", "--cancel").exit_code == 2
-
-
 def test_reconfigure_cancel_cancels_the_open_request(server: Server, stele: Stele) -> None:
     mine = {"kind": "reconfigure_catch_up", "archive_replication": "3", "node_id": ""}
     rows = [request("running"), request("running", request_id=new_request_id(), **mine)]
@@ -214,15 +190,6 @@ def test_reconfigure_cancel_fails_without_an_open_request(server: Server, stele:
     ran = stele("catch-up", "reconfigure", "--cancel")
     assert ran.exit_code == 1 and "No change of the members is under way" in ran.err
     assert stele("catch-up", "reconfigure", "3", "--cancel").exit_code == 2
-
-
-def test_forget_prints_its_epoch(server: Server, stele: Stele) -> None:
-    server.answer("POST", "/v1/commands", ACCEPTED)
-    ran = stele("catch-up", "forget", "c-3", "--force")
-    assert ran.exit_code == 0, ran.err
-    command = {"type": "forget_replica", "replica_id": "c-3", "force": True}
-    assert sent(server)["command"] == command
-    assert "c-3 is forgotten since epoch 8" in ran.out
 
 
 def test_why_shows_waits_of_the_archive_without_open_requests(server: Server, stele: Stele) -> None:

@@ -64,17 +64,6 @@ def test_streams_end_at_the_limit_and_can_be_selected_by_token(
     assert "generation" not in asked[-1] and asked[-1]["token"] == ["-301"]
 
 
-def test_new_generation_sends_the_command(server: Server, stele: Stele) -> None:
-    outcome = {"request_id": "r", "applied": True, "log_id": "", **at(8), "rejection": None}
-    server.answer("POST", "/v1/commands", outcome)
-    asked = stele("cdc", "new-generation", "--force", "--reason", "n3 has left", "--no-wait")
-    assert "accepted at epoch 8" in asked.out, asked.err
-    stele("cdc", "new-generation", "--no-wait")
-    sent = [json.loads(each.body) for each in server.asked_for("/v1/commands")]
-    assert [envelope["command"]["type"] for envelope in sent] == ["new_cdc_generation"] * 2
-    assert [envelope["command"].get("force", False) for envelope in sent] == [True, False]
-
-
 def test_epochs_describe_changes_of_generations(server: Server, stele: Stele) -> None:
     facts = [
         {

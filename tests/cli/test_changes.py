@@ -18,14 +18,12 @@ import pytest
 from stele.cli.commands.data import data_path
 from stele.cli.follow import FollowedOutput
 from stele.cli.history import RequestHistory
-from stele.domain.commands import AnyCommand
 from stele.domain.model.requests import time_ms
 from stele.domain.names import RequestKind
 from stele.runtime.answers.coordinator import NodeProgress, TransitionProgress
 from stele.runtime.answers.errors import ErrorBody
 from stele.runtime.request_ids import new_request_id
 from tests.cli.conftest import (
-    KEYSPACE,
     NODES,
     Server,
     Stele,
@@ -136,66 +134,6 @@ def test_change_prints_its_request_id_and_follows_to_the_end(server: Server, ste
     assert not server.asked_for("/v1/state")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "command"),
-    [
-        (
-            ("remove", "n4", "--ignore", "n5", "--force"),
-            {"type": "remove", "node_id": "n4", "ignore_nodes": ["n5"], "force": True},
-        ),
-        (
-            ("exclude", "n4", "n5"),
-            {"type": "exclude", "node_ids": ["n4", "n5"]},
-        ),
-    ],
-)
-def test_remove_and_exclude_send_the_dead_nodes(
-    server: Server, stele: Stele, arguments: tuple[str, ...], command: dict[str, object]
-) -> None:
-    server.answer("POST", "/v1/commands", ACCEPTED)
-    follows(server, "mine", (8, "pending", ""), (12, "done", ""))
-    ran = stele(*arguments, "--request-id", "mine", "--reason", "its disk broke")
-    assert ran.exit_code == 0, ran.err
-    assert sent(server)["command"] == command
-    assert sent(server)["reason"] == "its disk broke"
-
-
-@pytest.mark.parametrize(
-    ("arguments", "command"),
-    [
-        (("move", "n4"), {"type": "move", "node_id": "n4", "tokens": []}),
-        (
-            ("move", "n4", "--tokens=-5,7"),
-            {"type": "move", "node_id": "n4", "tokens": [-5, 7]},
-        ),
-        (
-            ("rebuild", "n4"),
-            {"type": "rebuild", "node_id": "n4", "source_dc": "", "force": False},
-        ),
-        (
-            ("rebuild", "n4", "--source-dc", "dc2", "--force"),
-            {"type": "rebuild", "node_id": "n4", "source_dc": "dc2", "force": True},
-        ),
-    ],
-)
-def test_move_and_rebuild_are_sent_and_followed(
-    server: Server, stele: Stele, arguments: tuple[str, ...], command: dict[str, object]
-) -> None:
-    server.answer("POST", "/v1/commands", ACCEPTED)
-    follows(server, "mine", (8, "pending", ""), (9, "running", "rebuilding"), (12, "done", ""))
-    ran = stele(*arguments, "--request-id", "mine")
-    assert ran.exit_code == 0, ran.err
-    assert sent(server)["command"] == command
-    assert ran.out.splitlines()[-1] == "done at epoch 12, 3.0 s after it was asked for"
-
-
-def test_invalid_tokens_are_refused_before_anything_is_sent(server: Server, stele: Stele) -> None:
-    ran = stele("move", "n4", "--tokens", "many")
-    assert ran.exit_code == 2
-    assert "'many' is no list of tokens" in ran.err
-    assert not server.asked_for("/v1/commands")
-
-
 def test_each_removed_node_gets_its_own_request(server: Server, stele: Stele) -> None:
     server.answer("POST", "/v1/commands", ACCEPTED)
     ran = stele("remove", "n4", "n5", "--ignore", "n6", "--no-wait")
@@ -210,20 +148,6 @@ def test_each_removed_node_gets_its_own_request(server: Server, stele: Stele) ->
     assert ran.out.count("follow it with: stele request follow ") == 2
 
 
-def test_request_id_is_refused_for_several_removals(server: Server, stele: Stele) -> None:
-    ran = stele("remove", "n4", "n5", "--request-id", "mine")
-    assert ran.exit_code == 2
-    assert "each removal has an id of its own" in ran.err
-    assert not server.asked_for("/v1/commands")
-
-
-def test_join_takes_force_only_with_replace(server: Server, stele: Stele) -> None:
-    ran = stele("join", "http://n5:1", "--force")
-    assert ran.exit_code == 2
-    assert "--replace NODE" in ran.err
-    assert not server.asked_for("/v1/commands")
-
-
 def test_follow_shows_only_the_state_of_its_request(server: Server, stele: Stele) -> None:
     """Another transition is open at the same time."""
     cluster(
@@ -234,72 +158,6 @@ def test_follow_shows_only_the_state_of_its_request(server: Server, stele: Stele
     ran = stele("request", "follow", "mine")
     assert ran.exit_code == 0, ran.err
     assert "write_both_read_old" not in ran.out
-
-
-def test_keyspace_drop_follows_its_request(server: Server, stele: Stele) -> None:
-    server.answer("POST", "/v1/commands", ACCEPTED)
-    drop = {"kind": "drop_keyspace", "node_id": "", "keyspace_id": KEYSPACE["keyspace_id"]}
-    for epoch, status in ((8, "pending"), (10, "done")):
-        row = request(status, request_id="mine", finished_epoch=10, finished_at_ms=2_000, **drop)
-        server.answer("GET", "/v1/requests/mine", {**at(epoch), "request": row})
-    ran = stele("keyspace", "drop", "library", "--yes", "--request-id", "mine")
-    assert ran.exit_code == 0, ran.err
-    assert sent(server)["command"] == {"type": "drop_keyspace", "name": "library"}
-    assert ran.out.splitlines()[-1] == "done at epoch 10, 1.0 s after it was asked for"
-
-
-def test_keyspace_alter_follows_its_request(server: Server, stele: Stele) -> None:
-    server.answer("POST", "/v1/commands", ACCEPTED)
-    asked = {
-        "kind": "keyspace_rf_change",
-        "node_id": "",
-        "keyspace_id": KEYSPACE["keyspace_id"],
-        "replication": {"dc1": 3, "dc2": 2},
-    }
-    for epoch, status in ((8, "pending"), (10, "done")):
-        row = request(status, request_id="mine", finished_epoch=10, finished_at_ms=2_000, **asked)
-        server.answer("GET", "/v1/requests/mine", {**at(epoch), "request": row})
-    given = ("--replication", "dc1=3,dc2=2", "--request-id", "mine")
-    ran = stele("keyspace", "alter", "library", *given)
-    assert ran.exit_code == 0, ran.err
-    command = {
-        "type": "keyspace_rf_change",
-        "name": "library",
-        "replication": {"dc1": 3, "dc2": 2},
-        "force": False,
-        "racks": {},
-    }
-    assert sent(server)["command"] == command
-    assert ran.out.splitlines()[-1] == "done at epoch 10, 1.0 s after it was asked for"
-
-
-def test_invalid_replication_is_not_sent(server: Server, stele: Stele) -> None:
-    ran = stele("keyspace", "alter", "library", "--replication", "dc1")
-    assert ran.exit_code == 2
-    assert "is neither DC=COPIES nor DC=RACK,RACK" in ran.err
-    assert not server.asked_for("/v1/commands")
-
-
-@pytest.mark.parametrize(
-    ("arguments", "command"),
-    [
-        (("cleanup",), {"type": "cleanup"}),
-        (("cleanup", "--node", "n2"), {"type": "cleanup", "node_id": "n2"}),
-        (("truncate", "library", "--yes"), {"type": "truncate", "name": "library"}),
-        (("quiesce",), {"type": "quiesce"}),
-        (("noop",), {"type": "noop_request"}),
-    ],
-)
-def test_global_requests_are_sent_and_followed(
-    server: Server, stele: Stele, arguments: tuple[str, ...], command: dict[str, object]
-) -> None:
-    server.answer("POST", "/v1/commands", ACCEPTED)
-    follows(server, "mine", (8, "pending", ""), (12, "done", ""))
-    ran = stele(*arguments, "--request-id", "mine", "--reason", "a rehearsal")
-    assert ran.exit_code == 0, ran.err
-    asked = msgspec.convert(sent(server)["command"], AnyCommand)
-    assert asked == msgspec.convert(command, AnyCommand)
-    assert ran.out.splitlines()[0] == "request mine"
 
 
 DELETES = [("truncate", "library"), ("keyspace", "drop", "library"), ("table", "drop", "library.t")]

@@ -39,21 +39,6 @@ def test_list_as_json_has_features_services_and_nodes(server: Server, stele: Ste
     assert found["nodes"] == {"n1": ["tablets"], "n2": ["tablets"]}
 
 
-def test_enable_and_forget_send_their_commands(server: Server, stele: Stele) -> None:
-    outcome = {"request_id": "r", "applied": True, "log_id": "", **at(8), "rejection": None}
-    server.answer("POST", "/v1/commands", outcome)
-    enabled = stele("features", "enable", "tablets", "--reason", "all are upgraded", "--no-wait")
-    assert "accepted at epoch 8" in enabled.out, enabled.err
-    assert "stele request follow" in enabled.out
-    assert "is forgotten" in stele("features", "forget", "coordinator/c-1").out
-    sent = [json.loads(asked.body) for asked in server.asked_for("/v1/commands")]
-    assert [envelope["command"] for envelope in sent] == [
-        {"type": "enable_features", "features": ["tablets"]},
-        {"type": "forget_service", "service_id": "coordinator/c-1"},
-    ]
-    assert sent[0]["reason"] == "all are upgraded"
-
-
 def test_refusal_names_processes_without_the_feature_and_a_hint(
     server: Server, stele: Stele
 ) -> None:

@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
-import pytest
 
 from tests.cli.conftest import Server, Stele, cluster
 from tests.cli.test_errors import last_line
-from tests.cli.test_tables import OUTCOME, sent
+from tests.cli.test_tables import OUTCOME
 
 FROZEN = {
     "mode": "frozen",
@@ -30,24 +29,6 @@ def topology(server: Server, commits: dict[str, Any]) -> None:
     server.answer("GET", "/v1/topology", {**msgspec.json.decode(canned.body), "commits": commits})
 
 
-@pytest.mark.parametrize(
-    ("words", "command"),
-    [
-        (("freeze", "--reason", "x"), {"mode": "frozen", "actor": ""}),
-        (("single-user", "bob", "--reason", "x"), {"mode": "single_user", "actor": "bob"}),
-        (("thaw",), {"mode": "open", "actor": ""}),
-    ],
-)
-def test_mode_commands_send_the_restriction(
-    server: Server, stele: Stele, words: tuple[str, ...], command: dict[str, str]
-) -> None:
-    topology(server, {})
-    server.answer("POST", "/v1/commands", OUTCOME)
-    ran = stele("log", *words)
-    assert ran.exit_code == 0, ran.err
-    assert sent(server) == {"type": "restrict_commits", **command}
-
-
 def test_mode_change_prints_the_previous_restriction(server: Server, stele: Stele) -> None:
     topology(server, FROZEN)
     server.answer("POST", "/v1/commands", OUTCOME)
@@ -57,13 +38,6 @@ def test_mode_change_prints_the_previous_restriction(server: Server, stele: Stel
         f"before: {TEXT}",
         "open to all since epoch 41",
     ]
-
-
-@pytest.mark.parametrize("words", [("freeze",), ("single-user", "bob")])
-def test_restriction_needs_a_reason(server: Server, stele: Stele, words: tuple[str, ...]) -> None:
-    ran = stele("log", *words)
-    assert ran.exit_code == 2 and "--reason" in ran.err
-    assert not server.asked_for("/v1/commands")
 
 
 def test_command_on_a_frozen_log_fails_with_the_reason_and_a_hint(

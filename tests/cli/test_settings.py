@@ -34,19 +34,6 @@ def test_list_shows_values_defaults_and_descriptions(server: Server, stele: Stel
     assert rows["snapshot_mb"]["default"] == "64" and "MB of records" in rows["snapshot_mb"]["what"]
 
 
-def test_set_and_reset_send_their_commands(server: Server, stele: Stele) -> None:
-    settings(server)
-    changed = stele("settings", "set", "stream_mib_per_s", "20", "--reason", "the disks are slow")
-    assert "stream_mib_per_s is 20 since epoch 8" in changed.out, changed.err
-    assert "has its default" in stele("settings", "reset", "stream_mib_per_s").out
-    sent = [json.loads(asked.body) for asked in server.asked_for("/v1/commands")]
-    assert [envelope["command"] for envelope in sent] == [
-        {"type": "set_setting", "name": "stream_mib_per_s", "value": "20", "force": False},
-        {"type": "set_setting", "name": "stream_mib_per_s", "value": "", "force": False},
-    ]
-    assert sent[0]["reason"] == "the disks are slow"
-
-
 EXPIRED = {
     "code": "request_id_expired",
     "message": "The request id is older than what the log remembers.",

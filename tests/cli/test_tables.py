@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 
 import msgspec
-import pytest
 
 from stele.cli.output import clock
 from stele.domain.balancer.proposals import to_the_end
@@ -70,47 +69,6 @@ def sent(server: Server) -> dict[str, object]:
     return found
 
 
-def test_keyspace_create_sends_the_tablet_options(server: Server, stele: Stele) -> None:
-    server.answer("POST", "/v1/commands", OUTCOME)
-    ran = stele(
-        *("keyspace", "create", "music", "--replication", "dc1=2"),
-        *("--tablets", "--initial-tablets", "8"),
-    )
-    assert ran.exit_code == 0, ran.err
-    assert sent(server) == {
-        "type": "create_keyspace",
-        "racks": {},
-        "name": "music",
-        "replication": {"dc1": 2},
-        "tablets": True,
-        "initial_tablets": 8,
-    }
-
-
-def test_table_create_and_alter_send_the_options(server: Server, stele: Stele) -> None:
-    for word in ("create", "alter"):
-        server.asked.clear()
-        other: dict[str, object] = {"colocated_with": ""} if word == "create" else {"reset": []}
-        server.answer("POST", "/v1/commands", OUTCOME)
-        ran = stele("table", word, "music.songs", "--min-tablet-count", "8")
-        assert ran.exit_code == 0, ran.err
-        assert "since epoch 41" in ran.out
-        assert sent(server) == {
-            "type": f"{word}_table",
-            "name": "music.songs",
-            "options": {
-                "min_tablet_count": 8,
-                "max_tablet_count": 0,
-                "min_per_shard_tablet_count": 0,
-                "expected_data_size_in_gb": 0,
-                "auto_repair_enabled": "",
-                "auto_repair_threshold": 0,
-                "cdc": "",
-            },
-            **other,
-        }
-
-
 def test_alter_shows_each_option_before_and_after(server: Server, stele: Stele) -> None:
     options = {"before": {"min_tablet_count": 4}, "after": {"max_tablet_count": 8}}
     changed = [{"table_id": "id", "fields": {"options": options}}]
@@ -124,15 +82,6 @@ def test_alter_shows_each_option_before_and_after(server: Server, stele: Stele) 
     server.asked.clear()
     zero = stele("table", "alter", "music.songs", "--min-tablet-count", "0")
     assert zero.exit_code == 0 and sent(server)["reset"] == ["min_tablet_count"]
-
-
-def test_table_create_sends_the_colocated_table(server: Server, stele: Stele) -> None:
-    server.answer("POST", "/v1/commands", OUTCOME)
-    ran = stele("table", "create", "music.by_band", "--colocate-with", "music.songs")
-    assert ran.exit_code == 0, ran.err
-    assert sent(server)["colocated_with"] == "music.songs"
-    wrong = stele("table", "create", "music.by_band", "--colocate-with", "songs")
-    assert wrong.exit_code == 2 and "names no table" in wrong.err
 
 
 def test_lists_show_which_tables_share_tablets(server: Server, stele: Stele) -> None:
@@ -170,46 +119,6 @@ def test_moves_of_a_colocated_group_are_shown_for_each_table(server: Server, ste
     assert "1 move or resize of the balancer continues" in ran.out
     server.answer("GET", "/v1/progress", IDLE)
     assert "it is about music.by_band too, co-located with music.songs" in stele("why").out
-
-
-@pytest.mark.parametrize(
-    ("words", "command"),
-    [
-        ([], {"type": "table_repair", "name": "music.songs", "nodes": [], "dcs": []}),
-        (
-            ["--nodes", "n1,n2", "--nodes", "n3", "--dcs", "dc1"],
-            {
-                "type": "table_repair",
-                "name": "music.songs",
-                "nodes": ["n1", "n2", "n3"],
-                "dcs": ["dc1"],
-            },
-        ),
-        (
-            ["--tablet", "3", "--dcs", "dc1,dc2"],
-            {
-                "type": "tablet_repair",
-                "repairs": [
-                    {
-                        "table": "music.songs",
-                        "tablet": 3,
-                        "why": "",
-                        "of": 0,
-                        "nodes": [],
-                        "dcs": ["dc1", "dc2"],
-                    }
-                ],
-            },
-        ),
-    ],
-)
-def test_table_repair_sends_a_repair_of_a_table_or_tablet(
-    server: Server, stele: Stele, words: list[str], command: dict[str, object]
-) -> None:
-    server.answer("POST", "/v1/commands", OUTCOME)
-    ran = stele("table", "repair", "music.songs", *words, "--no-wait")
-    assert ran.exit_code == 0, ran.err
-    assert sent(server) == command
 
 
 def test_tablets_with_the_oldest_repair_are_shown_first(server: Server, stele: Stele) -> None:
@@ -371,23 +280,6 @@ def test_a_table_on_the_ring_has_no_tablets_to_list(server: Server, stele: Stele
     assert ran.exit_code == 1
     assert "plain.t has no tablets" in ran.err
     assert "stele ring plain" in ran.err
-
-
-@pytest.mark.parametrize(
-    "words",
-    [
-        ("table", "create", "songs"),
-        ("table", "alter", "music."),
-        ("table", "drop", "music"),
-        ("tablet", "list", "music"),
-        ("tablet", "move", "songs", "0", "--from", "n1", "--to", "n2"),
-    ],
-)
-def test_table_names_need_a_keyspace(server: Server, stele: Stele, words: tuple[str, ...]) -> None:
-    ran = stele(*words)
-    assert ran.exit_code == 2
-    assert f"'{words[2]}' names no table. Write KEYSPACE.TABLE;" in ran.err
-    assert not server.asked
 
 
 def test_ring_of_a_keyspace_with_tablets_hints_at_tablet_list(server: Server, stele: Stele) -> None:
@@ -736,9 +628,3 @@ def test_tablet_move_accepts_the_shard_of_the_source(server: Server, stele: Stel
     assert move["from_node"] == "n1"
     wrong = stele(*words, "n1:2")
     assert wrong.exit_code == 1 and "is on shard 3 of n1, not on 2" in wrong.err
-
-
-def test_snapshot_delete_takes_only_the_tag(server: Server, stele: Stele) -> None:
-    wrong = stele("table", "snapshot", "delete", "nightly", "--tag", "other")
-    assert wrong.exit_code == 2 and "taken" in wrong.err
-    assert not server.asked_for("/v1/commands")
