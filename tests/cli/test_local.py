@@ -8,9 +8,10 @@ import shutil
 import socket
 import subprocess
 import sys
-import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 import pytest
@@ -46,6 +47,7 @@ from tests.cli.test_changes import ACCEPTED
 from tests.cli.test_errors import DEAD
 from tests.polling import wait_until
 
+T = TypeVar("T")
 STACK: dict[str, Any] = {
     "pid": 1,
     "environment": {
@@ -61,8 +63,28 @@ STACK: dict[str, Any] = {
 
 @pytest.fixture
 def directory(tmp_path: Path) -> Path:
-    (tmp_path / STACK_FILE).write_bytes(msgspec.json.encode(STACK))
+    stack_file(tmp_path)
     return tmp_path
+
+
+def stack_file(directory: Path, **changed: Any) -> None:
+    """Write the file of the stack above, with these fields changed."""
+    (directory / STACK_FILE).write_bytes(msgspec.json.encode({**STACK, **changed}))
+
+
+def answered(
+    directory: Path, ask: Callable[[], T], answer: Callable[[Control], ControlAnswer]
+) -> T | CliError:
+    """Return what ``ask`` returns or raises once the stack has answered its question."""
+    with ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(ask)
+        questions = directory / CONTROL_DIRECTORY
+        wait_until(lambda: list(questions.glob("*.question.json")), "the question")
+        answer_questions(directory, answer)
+        try:
+            return asked.result(30)
+        except CliError as error:
+            return error
 
 
 def test_services_are_found_in_the_stack_file(directory: Path) -> None:
@@ -96,8 +118,7 @@ def test_dir_option_overrides_the_shell_variables(
 ) -> None:
     """A command with a directory must not change another cluster, which `stele stack env` set in the shell."""
     theirs = {"STELE_METADATA_LOG_URLS": server.url, "STELE_COORDINATOR_URLS": server.url}
-    stack = {**STACK, "pid": os.getpid(), "environment": theirs}
-    (directory / STACK_FILE).write_bytes(msgspec.json.encode(stack))
+    stack_file(directory, pid=os.getpid(), environment=theirs)
     for name in ("STELE_URL", *theirs):
         monkeypatch.setenv(name, DEAD)
     server.answer("POST", "/v1/commands", ACCEPTED)
@@ -109,8 +130,7 @@ def test_dir_option_overrides_the_shell_variables(
 def test_dir_option_overrides_the_shell_variables_of_other_services(
     directory: Path, monkeypatch: pytest.MonkeyPatch, variable: str
 ) -> None:
-    stack = {**STACK, "environment": {variable: "of the stack"}}
-    (directory / STACK_FILE).write_bytes(msgspec.json.encode(stack))
+    stack_file(directory, environment={variable: "of the stack"})
     monkeypatch.setenv("STELE_DIR", str(directory))
     assert told_or_of_stack(variable, None) == "of the stack"
     monkeypatch.setenv(variable, "of the shell")
@@ -156,9 +176,7 @@ def test_stack_status_hints_at_a_running_node_that_is_no_member(
 ) -> None:
     cluster(server, nodes=[{**NODES[0], "state": "left"}, NODES[1]])
     nodes = [{"name": name, "url": server.url, "state": "running"} for name in ("n1", "n2")]
-    environment = {"STELE_METADATA_LOG_URLS": server.url}
-    content = {**STACK, "services": nodes, "environment": environment}
-    (directory / STACK_FILE).write_bytes(msgspec.json.encode(content))
+    stack_file(directory, services=nodes, environment={"STELE_METADATA_LOG_URLS": server.url})
     with hold(directory):
         run(["stack", "status", "--dir", str(directory)])
     out = capsys.readouterr().out
@@ -171,11 +189,11 @@ def test_stack_status_fails_only_if_a_server_is_dead(
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as lives:
         address = f"127.0.0.1:{lives.getsockname()[1]}"
-        content = {**STACK, "services": [], "redis": {"url": f"redis://{address}/0", "pid": 7}}
+        redis = {"url": f"redis://{address}/0", "pid": 7}
         told = dict[str, int]()
         for name, broker in (("dead", "127.0.0.1:4"), ("lives", address)):
-            content["brokers"] = [{"name": "broker-1", "address": broker, "pid": 5}]
-            (directory / STACK_FILE).write_bytes(msgspec.json.encode(content))
+            brokers = [{"name": "broker-1", "address": broker, "pid": 5}]
+            stack_file(directory, services=[], redis=redis, brokers=brokers)
             with hold(directory):
                 told[name] = run(["stack", "status", "--json", "--dir", str(directory)])
             said = msgspec.json.decode(capsys.readouterr().out)
@@ -190,8 +208,7 @@ def test_stack_status_fails_only_if_a_server_is_dead(
 def stack_that_gave_up(directory: Path, exit_code: int, **environment: str) -> None:
     """Write a stack file whose n1 gave up with this exit code."""
     n1 = {"name": "n1", "url": "http://127.0.0.1:8", "state": "given_up", "exit_code": exit_code}
-    content = {**STACK, "pid": os.getpid(), "services": [n1], "environment": environment}
-    (directory / STACK_FILE).write_bytes(msgspec.json.encode(content))
+    stack_file(directory, pid=os.getpid(), services=[n1], environment=environment)
     (directory / "services" / "n1").mkdir(parents=True, exist_ok=True)
     log = directory / "services" / "n1" / "stderr.log"
     log.write_text("starting\nNot admitted: its join was cancelled.\n")
@@ -213,18 +230,24 @@ def test_stack_status_shows_why_a_process_is_not_restarted(
     assert "more than 10 times within a minute, the last time with exit status -9" in said[-9]
 
 
-def starting(directory: Path, stele: Stele, *arguments: str) -> Ran:
-    """Return the output of a command after the stack has started n1."""
-    found: list[Ran] = []
+def told(
+    directory: Path,
+    stele: Stele,
+    *arguments: str,
+    answer: Callable[[Control], ControlAnswer] = lambda control: ControlAnswer(name=control.name),
+) -> Ran:
+    """Return the output of a command on the stack, which gives this answer."""
     command = ["stack", *arguments, "--dir", str(directory)]
     with hold(directory):
-        thread = threading.Thread(target=lambda: found.append(stele(*command)))
-        thread.start()
-        questions = directory / CONTROL_DIRECTORY
-        wait_until(lambda: list(questions.glob("*.question.json")), "the question")
-        answer_questions(directory, lambda _: ControlAnswer(name="n1", url="http://127.0.0.1:8"))
-        thread.join(30)
-    return found[0]
+        found = answered(directory, lambda: stele(*command), answer)
+    assert isinstance(found, Ran)
+    return found
+
+
+def starting(directory: Path, stele: Stele, *arguments: str) -> Ran:
+    """Return the output of a command after the stack has started n1."""
+    n1 = ControlAnswer(name="n1", url="http://127.0.0.1:8")
+    return told(directory, stele, *arguments, answer=lambda _: n1)
 
 
 @pytest.mark.parametrize(
@@ -246,8 +269,7 @@ def test_add_node_prints_how_to_follow_the_join(
     directory: Path, server: Server, stele: Stele, state: str, joins: bool
 ) -> None:
     cluster(server, nodes=[{**NODES[0], "state": state, "request_id": "join-n1"}])
-    stack = {**STACK, "pid": os.getpid(), "environment": {"STELE_METADATA_LOG_URLS": server.url}}
-    (directory / STACK_FILE).write_bytes(msgspec.json.encode(stack))
+    stack_file(directory, pid=os.getpid(), environment={"STELE_METADATA_LOG_URLS": server.url})
     ran = starting(directory, stele, "add-node")
     assert ran.exit_code == 0, ran.err
     follow = "`stele request follow join-n1` shows how it joins."
@@ -257,8 +279,7 @@ def test_add_node_prints_how_to_follow_the_join(
 def test_stack_env_output_is_quoted_for_the_shell(
     directory: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    content = {**STACK, "environment": {"STELE_CLUSTER": "a b; exit 7"}}
-    (directory / STACK_FILE).write_bytes(msgspec.json.encode(content))
+    stack_file(directory, environment={"STELE_CLUSTER": "a b; exit 7"})
     with hold(directory):
         assert run(["stack", "env", "--dir", str(directory)]) == 0
     script = f'{capsys.readouterr().out}printf %s "$STELE_CLUSTER"'
@@ -304,53 +325,29 @@ class Ended:
         return 1
 
 
-def ask_in_thread(directory: Path, found: list[ControlAnswer | Exception]) -> threading.Thread:
-    def ask() -> None:
-        try:
-            found.append(ask_stack(directory, Control(rack="r2"), deadline_s=10))
-        except CliError as error:
-            found.append(error)
-
-    thread = threading.Thread(target=ask)
-    thread.start()
-    questions = directory / CONTROL_DIRECTORY
-    wait_until(lambda: list(questions.glob("*.question.json")), "the question")
-    return thread
+def fail(_: Control) -> ControlAnswer:
+    raise OSError("no port\nleft")
 
 
-def test_control_request_gets_the_answer_of_the_stack_process(tmp_path: Path) -> None:
-    found: list[ControlAnswer | Exception] = []
-    thread = ask_in_thread(tmp_path, found)
-    answer_questions(tmp_path, lambda control: ControlAnswer(name=f"n4 in {control.rack}", url="u"))
-    thread.join(10)
-    assert found == [ControlAnswer(name="n4 in r2", url="u")]
+def refuse(_: Control) -> ControlAnswer:
+    raise CliError("There is no node 'n9'.", "Known: n1.")
+
+
+@pytest.mark.parametrize(
+    ("answer", "line"),
+    [
+        (lambda control: ControlAnswer(name=f"n4 in {control.rack}"), "n4 in r2"),
+        (fail, "The new node was not started: no port left"),
+        (refuse, "There is no node 'n9'. Known: n1."),
+    ],
+)
+def test_control_request_gets_the_answer_of_the_stack_process(
+    tmp_path: Path, answer: Callable[[Control], ControlAnswer], line: str
+) -> None:
+    ask = lambda: ask_stack(tmp_path, Control(rack="r2"), deadline_s=10)  # noqa: E731
+    found = answered(tmp_path, ask, answer)
+    assert (found.line() if isinstance(found, CliError) else found.name).startswith(line)
     assert not list((tmp_path / CONTROL_DIRECTORY).iterdir())
-
-
-def test_failed_node_start_is_reported_to_the_caller(tmp_path: Path) -> None:
-    def fail(_: Control) -> ControlAnswer:
-        raise OSError("no port\nleft")
-
-    found: list[ControlAnswer | Exception] = []
-    thread = ask_in_thread(tmp_path, found)
-    answer_questions(tmp_path, fail)
-    thread.join(10)
-    (error,) = found
-    assert isinstance(error, CliError)
-    assert error.line().startswith("The new node was not started: no port left")
-
-
-def test_refusal_of_the_stack_keeps_message_and_hint(tmp_path: Path) -> None:
-    def refuse(_: Control) -> ControlAnswer:
-        raise CliError("There is no node 'n9'.", "Known: n1.")
-
-    found: list[ControlAnswer | Exception] = []
-    thread = ask_in_thread(tmp_path, found)
-    answer_questions(tmp_path, refuse)
-    thread.join(10)
-    (error,) = found
-    assert isinstance(error, CliError)
-    assert error.line() == "There is no node 'n9'. Known: n1."
 
 
 def test_unanswered_control_request_is_withdrawn(tmp_path: Path) -> None:
@@ -365,15 +362,6 @@ def test_failed_stack_start_reports_the_last_log_line(tmp_path: Path) -> None:
         wait_ready(tmp_path, Ended(1), lambda _: None)
     assert "exit status 1" in raised.value.line()
     assert "No Java 17 or newer." in raised.value.line()
-
-
-def test_ready_file_of_a_killed_stack_is_ignored(directory: Path) -> None:
-    (directory / READY_FILE).write_text("")
-    forget_dead(directory)
-    told: list[object] = []
-    with pytest.raises(CliError, match="did not start"):
-        wait_ready(directory, Ended(1), told.append)
-    assert told == [None]
 
 
 def test_ready_file_of_another_process_is_ignored(
@@ -439,7 +427,7 @@ def test_commands_on_a_stopped_stack_fail_at_once(
         monkeypatch.setenv(name, value)
     ended = subprocess.Popen([sys.executable, "-c", ""])
     ended.wait(30)
-    (directory / STACK_FILE).write_bytes(msgspec.json.encode({**STACK, "pid": ended.pid}))
+    stack_file(directory, pid=ended.pid)
     assert run([command]) == 3
     error = capsys.readouterr().err
     assert f"is down: its process {ended.pid} has ended. `stele stack up --dir" in error
@@ -447,7 +435,7 @@ def test_commands_on_a_stopped_stack_fail_at_once(
 
 
 def test_url_option_is_used_even_if_the_stack_is_down(directory: Path) -> None:
-    (directory / STACK_FILE).write_bytes(msgspec.json.encode({**STACK, "pid": 2**22 + 1}))
+    stack_file(directory, pid=2**22 + 1)
     assert find_places(("http://a:1",), directory, {}).urls == {"metadata-log": ("http://a:1",)}
 
 
@@ -507,7 +495,7 @@ def test_stack_with_refused_nodes_is_up_and_reports_them(
         (directory / "services" / name).mkdir(parents=True)
         (directory / "services" / name / "node.json").write_text("{}")
     both = [{**STACK["services"][0], "name": name} for name in ("n1", "n2", "n3", "coordinator")]
-    (directory / STACK_FILE).write_bytes(msgspec.json.encode({**STACK, "services": both}))
+    stack_file(directory, services=both)
     stack, asked = read_stack_file(directory), list[str]()
     assert stack is not None
 
@@ -548,9 +536,7 @@ def test_replacing_node_gets_the_dc_and_rack_of_the_replaced_node(
     with pytest.raises(CliError, match="no metadata-log answers"):
         add_node(stack, Control(replace="n4"))
     cluster(server, nodes=[{**NODES[0], "node_id": "n4", "dc": "dc2", "rack": "r2"}])
-    environment = {"STELE_METADATA_LOG_URLS": server.url}
-    content = msgspec.json.encode({**STACK, "environment": environment})
-    (tmp_path / STACK_FILE).write_bytes(content)
+    stack_file(tmp_path, environment={"STELE_METADATA_LOG_URLS": server.url})
     add_node(stack, Control(replace="n4"))
     add_node(stack, Control(replace="n4", rack="r9"))
     places = [(spec.env["STELE_DC"], spec.env["STELE_RACK"]) for spec in started]
@@ -562,21 +548,12 @@ def test_member_is_removed_from_a_stack_only_with_force(
     directory: Path, server: Server, stele: Stele, state: str, refused: bool
 ) -> None:
     cluster(server, nodes=[{**NODES[0], "state": state}])
-    environment = {"STELE_METADATA_LOG_URLS": server.url}
-    content = msgspec.json.encode({**STACK, "environment": environment})
-    (directory / STACK_FILE).write_bytes(content)
-    with hold(directory):
-        found: list[object] = []
-        removing = ["stack", "remove", "n1", "--dir", str(directory)]
-        thread = threading.Thread(target=lambda: found.append(stele(*removing)))
-        thread.start()
-        if not refused:
-            questions = directory / CONTROL_DIRECTORY
-            wait_until(lambda: list(questions.glob("*.question.json")), "the question")
-            answer_questions(directory, lambda control: ControlAnswer(name=f"{control.deed}"))
-        thread.join(20)
-    (ran,) = found
-    assert isinstance(ran, Ran)
+    stack_file(directory, environment={"STELE_METADATA_LOG_URLS": server.url})
+    if refused:
+        with hold(directory):
+            ran = stele("stack", "remove", "n1", "--dir", str(directory))
+    else:
+        ran = told(directory, stele, "remove", "n1")
     assert ran.exit_code == (1 if refused else 0), ran.err
     assert ("`stele decommission n1`" in ran.err) is refused
 
@@ -585,17 +562,8 @@ def test_member_is_removed_from_a_stack_only_with_force(
 def test_stop_and_kill_print_the_start_command_of_the_same_stack(
     directory: Path, stele: Stele, deed: str, name: str
 ) -> None:
-    (directory / STACK_FILE).write_bytes(msgspec.json.encode(STACK))
-    with hold(directory):
-        found: list[Ran] = []
-        asked = ["stack", deed, name, "--dir", str(directory)]
-        thread = threading.Thread(target=lambda: found.append(stele(*asked)))
-        thread.start()
-        questions = directory / CONTROL_DIRECTORY
-        wait_until(lambda: list(questions.glob("*.question.json")), "the question")
-        answer_questions(directory, lambda control: ControlAnswer(name=control.name))
-        thread.join(20)
-    assert f"`stele stack start {name} --dir {directory}`" in found[0].out
+    ran = told(directory, stele, deed, name)
+    assert f"`stele stack start {name} --dir {directory}`" in ran.out
 
 
 def test_start_without_a_terminal_prints_its_steps(directory: Path) -> None:
