@@ -92,7 +92,3 @@ def _cell(text: str) -> str:
 def page_with(page: str) -> str:
     """Return the page with new content between its marks."""
     return with_generated_part(page, "errors", "".join(sections()))
-
-
-if __name__ == "__main__":
-    PAGE.write_text(page_with(PAGE.read_text()))

@@ -155,7 +155,3 @@ def _default(setting: FieldInfo) -> str:
 def page_with(page: str) -> str:
     """Return the page with new content between its marks."""
     return with_generated_part(page, "settings", "".join(sections()))
-
-
-if __name__ == "__main__":
-    PAGE.write_text(page_with(PAGE.read_text()))

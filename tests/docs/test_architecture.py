@@ -1,4 +1,4 @@
-"""The graphs of docs/architecture.md agree with the code."""
+"""The graphs, walks and tables of stages on the pages agree with the code."""
 
 from __future__ import annotations
 
@@ -8,9 +8,13 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
+import pytest
+
 import stele
 from stele.domain.registry import DOMAINS
+from stele.domain.ring import transition
 from stele.domain.topology.operations.join import JOIN
+from stele.domain.topology.operations.tablet_migration import TABLET_MIGRATION
 from stele.runtime.settings import ServiceSettings
 from tests.docs.pages import REPOSITORY, blocks
 
@@ -128,3 +132,37 @@ def test_package_table_lists_every_domain() -> None:
     (row,) = [line for line in text.splitlines() if line.startswith("| `domain` |")]
     listed = row.split("(", 1)[1].split(")", 1)[0]
     assert re.findall(r"`(\w+)`", listed) == [domain.name for domain in DOMAINS]
+
+
+WALKS = REPOSITORY / "docs/internals/architecture.md"
+HOP = re.compile(r"^(\w[\w.]*) {2,}([\w.]+) {2,}\S", re.MULTILINE)
+
+
+@pytest.mark.parametrize(("package", "name"), sorted({*HOP.findall(WALKS.read_text())}))
+def test_hops_name_functions_of_their_package(package: str, name: str) -> None:
+    *owner, function = name.split(".")
+    wanted = [rf"^class {each}\b" for each in owner] + [rf"\bdef {function}\("]
+    texts = [path.read_text() for path in (STELE / package.replace(".", "/")).rglob("*.py")]
+    assert any(all(re.search(each, text, re.MULTILINE) for each in wanted) for text in texts)
+
+
+HEAD = "| stage | writes | reads | what is done | next | when it fails |"
+SIDES: dict[object, tuple[str, str]] = {
+    transition.write_both_read_old: ("both", "previous"),
+    transition.write_both_read_new: ("both", "next"),
+    transition.finish: ("next", "next"),
+    transition.rollback: ("previous", "previous"),
+}
+"""Write and read selectors after a change of the map."""
+
+
+def test_page_lists_stages_with_selectors_and_edges() -> None:
+    _, _, rest = (REPOSITORY / "docs/concepts/tablets.md").read_text().partition(HEAD)
+    lines = rest.splitlines()[2 : 2 + len(TABLET_MIGRATION.states)]
+    rows = [[cell.strip().strip("`") for cell in line.strip("|").split("|")] for line in lines]
+    sides = "previous", "previous"
+    expected = list[tuple[str, ...]]()
+    for name, state in TABLET_MIGRATION.states.items():
+        sides = sides if state.delta is None else SIDES[state.delta]
+        expected.append((name, *sides, state.on_success or "-", state.on_failure or "-"))
+    assert [(*row[:3], *row[4:6]) for row in rows] == expected

@@ -1,6 +1,8 @@
-"""Docstrings and comments name modules and functions that exist."""
+"""Docstrings and comments name modules and functions that exist, and classes have unique names."""
 
+import ast
 import re
+from collections import Counter
 from pathlib import Path
 
 from tests.docs.pages import REPOSITORY
@@ -45,3 +47,13 @@ def test_dotted_names_in_backquotes_exist() -> None:
             if is_dead:
                 dead.append(f"{path.relative_to(ROOT)}: {reference}")
     assert not dead
+
+
+def test_class_names_are_unique() -> None:
+    found = Counter(
+        node.name
+        for path in ROOT.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ClassDef)
+    )
+    assert [name for name, count in found.items() if count > 1] == []

@@ -9,7 +9,7 @@ from msgspec.structs import fields
 
 from stele.runtime.settings import KafkaSettings, ServiceSettings, misspelt, variable_of
 from tests.docs.pages import REPOSITORY, pages
-from tests.docs.settings_page import COMMON, KINDS, PAGE, Kind, own_fields, page_with
+from tests.docs.settings_page import COMMON, KINDS, PAGE, Kind, own_fields
 
 VARIABLE = re.compile(r"\bSTELE_[A-Z0-9_]*[A-Z0-9]\b(?![_*])")
 ELSEWHERE = {
@@ -18,11 +18,6 @@ ELSEWHERE = {
     "STELE_TEST_SPAWN": "tests",
 }
 """Variables that only other pages name, and their readers."""
-
-
-def test_page_is_up_to_date_with_the_code() -> None:
-    page = PAGE.read_text()
-    assert page == page_with(page), "run `python -m tests.docs.settings_page`"
 
 
 def test_common_settings_are_complete() -> None:

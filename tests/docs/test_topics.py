@@ -13,12 +13,7 @@ from stele.domain.commands import COMMANDS
 from stele.log.chain import MAGIC
 from stele.log.schemas import HEADER_BYTES, header_of, load_schemas
 from tests.docs.pages import REPOSITORY
-from tests.docs.topics_page import PAGE, SAMPLES, Sample, page_with, pieces
-
-
-def test_page_is_up_to_date_with_the_code() -> None:
-    page = PAGE.read_text()
-    assert page == page_with(page), "run `python -m tests.docs.topics_page`"
+from tests.docs.topics_page import PAGE, SAMPLES, Sample, pieces
 
 
 def test_framing_example_has_the_current_schema_fingerprint() -> None:
