@@ -224,18 +224,19 @@ def test_stopped_job_completes_its_current_batch(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     from stele.placements.events_table import Events
+    from stele.placements.tables import NumberedTable
 
     log = random_log(1)
     append(topics, log)
     job = make_job(spark, make_options(kafka, topics, folder), folder)
-    write, within = Events._write, threading.Event()
+    write, within = NumberedTable._write, threading.Event()
 
-    def slow(self: Events, rows: pa.Table) -> None:
+    def slow(self: NumberedTable, rows: pa.Table) -> None:
         within.set()
         time.sleep(1.0)  # the stop arrives meanwhile
         write(self, rows)
 
-    monkeypatch.setattr(Events, "_write", slow)
+    monkeypatch.setattr(NumberedTable, "_write", slow)
     query = job.start()
     assert within.wait(BATCH_S)
     job.stop()

@@ -11,7 +11,7 @@ import deltalake
 import pytest
 
 from stele.log.brokers import Brokers
-from stele.placements import derived_tables, events_table
+from stele.placements import derived_tables, tables
 from stele.placements.derive import Deriver
 from stele.placements.derived_tables import Placing
 from stele.placements.events import NewRows
@@ -76,7 +76,7 @@ class Executioner:
         self.count = 0
         self.at: int | None = None
         self.is_made = False
-        for module in (derived_tables, events_table):
+        for module in (derived_tables, tables):
             patch.setattr(module, "write_deltalake", self._around(deltalake.write_deltalake))
         patch.setattr(deltalake.DeltaTable, "delete", self._around(deltalake.DeltaTable.delete))
 

@@ -8,7 +8,6 @@ from itertools import pairwise
 from pathlib import Path
 
 import msgspec
-import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
@@ -127,30 +126,6 @@ def test_two_processes_count_each_report_once(tmp_path: Path) -> None:
     assert written(tmp_path) == moved(log, values)
     numbers = [row["commit_number"] for row in read_table(tmp_path, "reports", "c")]
     assert max(numbers) == -(-len(values) // 7)
-
-
-def test_commit_with_an_unknown_outcome_is_looked_up(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    log, store = random_log(2), TableStore(tmp_path)
-    values = told(log, 2)
-    write_streams(store, log)
-    table, write = Reports(store), Reports._write
-    failures = [True, False]
-
-    def unknown(self: Reports, rows: pa.Table) -> None:
-        made = failures.pop(0) if failures else None
-        if made is not False:
-            write(self, rows)
-        if made is not None:
-            raise OSError("the connection was lost")
-
-    monkeypatch.setattr(Reports, "_write", unknown)
-    touched = table.append(decoded(values), TOPIC)  # the commit succeeded, and the call failed
-    with pytest.raises(OSError, match="connection"):
-        table.append(decoded(values[:1], len(values)), TOPIC)  # the commit failed
-    Movements(store).write(touched)
-    assert written(tmp_path) == moved(log, values)
 
 
 @pytest.mark.parametrize("lost", ["movements", "streams", "reports"])

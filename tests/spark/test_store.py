@@ -12,7 +12,7 @@ from pathlib import Path
 import httpx
 import pyarrow as pa
 import pytest
-from deltalake import DeltaTable, write_deltalake
+from deltalake import write_deltalake
 
 from stele.domain.evolve import evolve
 from stele.domain.facts import Epoch
@@ -29,7 +29,7 @@ from stele.placements.tables import (
     EVENTS,
     OPTIONAL,
     SCHEMAS,
-    STREAMS,
+    NumberedTable,
     TableLost,
     open_table,
 )
@@ -93,7 +93,7 @@ def test_two_processes_write_each_commit_once_and_see_each_other(
     assert other.commit(first, {})
     brought: dict[str, object] = {}
     assert not mine.commit(all_of_it, brought)  # type: ignore[arg-type]
-    assert (mine.heads, mine.number) == (other.heads, 1)
+    assert (mine.heads, mine._commits.number) == (other.heads, 1)
     assert set(brought) == {"c"}
     assert mine.commit(rows_of(mine.heads, arrow(log)), {})
     assert Events(store).heads == mine.heads
@@ -108,18 +108,25 @@ def test_commit_that_seemed_to_fail_is_not_repeated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mine, log = Events(TableStore(tmp_path)), random_log(1)
-    write = Events._write
+    write = NumberedTable._write
 
-    def fails_late(self: Events, made: object) -> None:
+    def fails_late(self: NumberedTable, made: object) -> None:
         write(self, made)
         raise OSError("no answer in time")
 
-    monkeypatch.setattr(Events, "_write", fails_late)
+    monkeypatch.setattr(NumberedTable, "_write", fails_late)
     brought: dict[str, object] = {}
     assert not mine.commit(rows_of({}, arrow(log)), brought)  # type: ignore[arg-type]
     assert mine.heads["c"].next_offset == len(log)
     assert set(brought) == {"c"}
     assert rows_of(mine.heads, arrow(log)).num_rows == 0
+
+    def fails(self: NumberedTable, made: object) -> None:
+        raise OSError("the connection was lost")
+
+    monkeypatch.setattr(NumberedTable, "_write", fails)
+    with pytest.raises(OSError, match="connection"):
+        mine.commit(rows_of({}, arrow(log)), {})
 
 
 def test_upkeep_between_commits_does_not_repeat_a_batch(tmp_path: Path) -> None:
@@ -130,7 +137,7 @@ def test_upkeep_between_commits_does_not_repeat_a_batch(tmp_path: Path) -> None:
         assert mine.commit(rows_of(mine.heads, arrow(log[:cut])), {})
     upkeep(store)
     assert mine.commit(rows_of(mine.heads, arrow(log)), {})
-    assert len(read_table(store.uri(""), EVENTS, "c")) == Events(store)._table.count()
+    assert len(read_table(store.uri(""), EVENTS, "c")) == Events(store)._commits.table.count()
 
 
 def test_upkeep_compacts_files_in_a_separate_process(
@@ -194,16 +201,10 @@ def test_upkeep_removes_files_that_left_the_delta_log(
     assert len(current_placements(tmp_path, "a")["dc1:3"]) == 3
 
 
-@pytest.mark.parametrize("made_by", ["this build", "an earlier build"])
 def test_change_feed_has_the_changes_of_the_last_days(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, made_by: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = TableStore(tmp_path)
-    with monkeypatch.context() as patch:
-        patch.setitem(CONFIGURATION, "delta.checkpointInterval", "2")
-        if made_by == "an earlier build":
-            patch.setitem(CONFIGURATION, "delta.logRetentionDuration", "interval 1 days")
-        open_table(store, CURRENT)
     monkeypatch.setitem(CONFIGURATION, "delta.checkpointInterval", "2")
     open_table(store, CURRENT)
     derived = Derived(store)
@@ -218,23 +219,6 @@ def test_change_feed_has_the_changes_of_the_last_days(
         derived.write_current({"a": rows(epoch)}, {"a": epoch})
     changes = store.table(CURRENT).load_cdf(starting_version=first)
     assert first in pa.table(changes.read_all())["_commit_version"].to_pylist()
-
-
-def test_table_of_an_earlier_build_gets_renamed_columns(tmp_path: Path) -> None:
-    store = TableStore(tmp_path)
-    names = {"reason": "request_reason"}
-    earlier = pa.schema([f.with_name(names.get(f.name, f.name)) for f in SCHEMAS[STREAMS]])
-    table = DeltaTable.create(store.uri(STREAMS), earlier)
-    old = {"cluster": "a", "session": "s1", "to_node": "n1", "request_reason": "a disk broke"}
-    write_deltalake(table, pa.Table.from_pylist([old], schema=earlier), mode="append")
-    derived = Derived(store)
-    new = {"session": "s2", "to_node": "n2", "reason": "more space"}
-    derived.write_streams({"a": [new]}, {"a": 9})
-    rows = store.table(STREAMS).to_pyarrow_table().to_pylist()
-    assert {row["session"]: row["reason"] for row in rows} == {
-        "s1": "a disk broke",
-        "s2": "more space",
-    }
 
 
 def data_files(folder: Path) -> list[Path]:

@@ -34,7 +34,6 @@ from stele.placements.summaries import (
     rows_of_ended,
 )
 from stele.placements.tables import (
-    ATTEMPTS,
     BALANCE,
     CHANGES,
     CURRENT,
@@ -42,10 +41,9 @@ from stele.placements.tables import (
     SCHEMA_HISTORY,
     SCHEMAS,
     STREAMS,
-    Conflict,
+    attempts,
     existing_table,
     open_table,
-    with_earlier_columns,
 )
 
 # The epoch that a table holds of each cluster, cached in this process.
@@ -371,9 +369,7 @@ class Derived:
                 return
 
     def _attempts(self, name: str) -> Iterator[tuple[DeltaTable, Heads]]:
-        for _ in range(ATTEMPTS):
-            yield self._open(name)
-        raise Conflict(f"Another process wrote to {self.store.uri(name)} first, {ATTEMPTS} times.")
+        return (self._open(name) for _ in attempts(self.store, name))
 
     def _open(self, name: str) -> tuple[DeltaTable, Heads]:
         table = existing_table(self.store, name)
@@ -422,7 +418,7 @@ def commit(
     try:
         write_deltalake(
             table,
-            with_earlier_columns(table, rows),
+            rows,
             mode=mode,
             commit_properties=properties,
             **replace,

@@ -1,8 +1,6 @@
-"""The table ``events``, which is the state: rows and heads in one commit, each with the next
-number.
+"""The table ``events``, which is the state: rows and heads in one numbered commit.
 
-The commits are numbered by an application transaction, and Delta accepts each number once. The
-process that comes second reads what the first one wrote, and judges again. Checkpoints and
+The process that comes second reads what the first one wrote, and judges again. Checkpoints and
 boundaries of batches thus do not decide which rows are written. Other jobs, and commits that seemed
 to fail, do no harm.
 """
@@ -13,8 +11,6 @@ from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from deltalake import CommitProperties, Transaction, write_deltalake
-from deltalake.exceptions import CommitFailedError
 from pyspark.sql import DataFrame
 
 from stele.domain.facts import Epoch
@@ -23,14 +19,7 @@ from stele.log.fold import Start
 from stele.placements import events
 from stele.placements.fold import FRESH, EventsHead
 from stele.placements.store import TableStore
-from stele.placements.tables import (
-    ATTEMPTS,
-    EVENTS,
-    Conflict,
-    TableLost,
-    existing_table,
-    open_table,
-)
+from stele.placements.tables import EVENTS, NumberedTable, TableLost, attempts, existing_table
 
 APP: Final = "stele-events"
 EPOCHS_AT_ONCE: Final = 5_000
@@ -41,7 +30,7 @@ New = dict[str, events.NewRows]
 
 
 class Events:
-    """The table as this process has it, at commit ``number`` of the jobs. Thread-safe.
+    """The table as this process has read it. Thread-safe.
 
     ``heads`` is the head of each cluster, ``snapshots`` the newest snapshot of those that have one.
     """
@@ -51,9 +40,8 @@ class Events:
         self._lock = threading.RLock()
         self._found: New = {}
         """Rows found by a commit other than a batch's. The next batch returns them."""
-        self._table = open_table(store, EVENTS)
-        self._id = str(self._table.metadata().id)
-        self.number = self._table.transaction_version(APP) or 0
+        self._commits = NumberedTable(store, EVENTS, APP)
+        self._commits.number = self._commits.reopen()
         found = self._new_rows(pc.field("row_kind").isin([events.HEAD, events.SNAPSHOT]))
         self.heads: dict[str, EventsHead] = {}
         self.snapshots: dict[str, events.SnapshotRow] = {}
@@ -71,12 +59,12 @@ class Events:
         with self._lock:
             merged, self._found = self._found, {}
             merge(merged, self.refresh())
-            for _ in range(ATTEMPTS):
+            for _ in attempts(self._store, EVENTS):
                 judge = events.judge(self.heads, stopped, certain)
                 judged = records.mapInArrow(judge, events.SPARK_SCHEMA).toArrow()
                 if self.commit(judged.cast(events.SCHEMA), merged):
-                    return merged
-        raise Conflict(f"Another process wrote to {self._uri} first, {ATTEMPTS} times.")
+                    break
+        return merged
 
     def begin(self, cluster: str, start: Start) -> bool:
         """Continue a cluster after a snapshot. Return False when another process moved its head.
@@ -85,12 +73,12 @@ class Events:
         """
         with self._lock:
             head, rows = self.heads.get(cluster), events.snapshot_rows(cluster, start)
-            for _ in range(ATTEMPTS):
+            for _ in attempts(self._store, EVENTS):
                 if self.commit(rows, self._found):
-                    return True
+                    break
                 if self.heads.get(cluster) != head:
                     return False
-        raise Conflict(f"Another process wrote to {self._uri} first, {ATTEMPTS} times.")
+        return True
 
     def note(self, rows: pa.Table) -> None:
         """Append rows that move no head.
@@ -98,10 +86,9 @@ class Events:
         Waits for a batch that is being written. Raises as ``begin`` does.
         """
         with self._lock:
-            for _ in range(ATTEMPTS):
+            for _ in attempts(self._store, EVENTS):
                 if self.commit(rows, self._found):
                     return
-        raise Conflict(f"Another process wrote to {self._uri} first, {ATTEMPTS} times.")
 
     def image_of(self, cluster: str) -> Image | None:
         """Return the image of the newest snapshot; None when the events begin with the log.
@@ -117,12 +104,12 @@ class Events:
             & (pc.field("epoch") == snapshot.epoch)
             & (pc.field("state_id") == snapshot.state_id.hex())
         )
-        rows = self._table.to_pyarrow_dataset().to_table(filter=wanted).to_pylist()
+        rows = self._rows(wanted).to_pylist()
         image = events.image_of(snapshot, rows)
         if image is None:
             raise TableLost(
-                f"{self._uri} does not hold each fact of {cluster}'s snapshot of epoch {snapshot.epoch} once. "
-                f"{_REMEDY}"
+                f"{self._commits.uri} does not hold each fact of {cluster}'s snapshot of epoch"
+                f" {snapshot.epoch} once. {_REMEDY}"
             )
         return image
 
@@ -141,17 +128,13 @@ class Events:
 
     def refresh(self) -> New:
         """Read the commits of other processes. Raises TableLost."""
-        table = existing_table(self._store, EVENTS)
-        number = table.transaction_version(APP) or 0
-        if str(table.metadata().id) != self._id or number < self.number:
-            raise TableLost(f"{self._uri} was recreated or restored.")
-        self._table = table
-        if number == self.number:
+        number = self._commits.reopen()
+        if number == self._commits.number:
             return {}
-        self.number = number
+        self._commits.number = number
         heads = self._new_rows(pc.field("row_kind") == events.HEAD)
         if gone := sorted(set(self.heads) - set(heads)):
-            raise TableLost(f"{self._uri} holds nothing of {', '.join(gone)} any more.")
+            raise TableLost(f"{self._commits.uri} holds nothing of {', '.join(gone)} any more.")
         found: New = {}
         for cluster, rows in heads.items():
             before = self.heads.get(cluster, FRESH)
@@ -164,35 +147,19 @@ class Events:
 
     def commit(self, rows: pa.Table, merged: New) -> bool:
         """Commit, and add the new rows to ``merged``. Return False when others committed first."""
-        for _ in range(ATTEMPTS):
+        for _ in attempts(self._store, EVENTS):
             if not rows.num_rows:
                 return True
-            failure: Exception | None = None
-            try:
-                self._write(rows)
-            except Exception as error:  # refused, or with an unknown result: the table shows which
-                failure = error
-            else:
-                self.number += 1
+            if self._commits.append(rows):
                 found = events.new_rows(rows)
                 self._note(found)
                 merge(merged, found)
                 return True
-            number = self.number
+            number = self._commits.number
             merge(merged, self.refresh())
-            if self.number != number:
+            if self._commits.number != number:
                 return False
-            if not isinstance(failure, CommitFailedError):
-                raise failure
-        raise Conflict(
-            f"{self._uri} was changed by others {ATTEMPTS} times before it took a commit."
-        )
-
-    def _write(self, rows: pa.Table) -> None:
-        properties = CommitProperties(
-            app_transactions=[Transaction(APP, self.number + 1)], max_commit_retries=0
-        )
-        write_deltalake(self._table, rows, mode="append", commit_properties=properties)
+        return False
 
     def _note(self, found: Mapping[str, events.NewRows]) -> None:
         self.heads = self.heads | {c: rows.head for c, rows in found.items() if rows.head}
@@ -219,19 +186,15 @@ class Events:
                 wrong.add(cluster)
         if wrong:
             raise TableLost(
-                f"{self._uri} does not hold each epoch of {', '.join(sorted(wrong))} once: rows were lost or "
-                f"changed. {_REMEDY}"
+                f"{self._commits.uri} does not hold each epoch of {', '.join(sorted(wrong))} once: rows"
+                f" were lost or changed. {_REMEDY}"
             )
 
     def _new_rows(self, wanted: pc.Expression) -> New:
         return events.new_rows(self._rows(wanted))
 
     def _rows(self, wanted: pc.Expression, columns: list[str] | None = None) -> pa.Table:
-        return self._table.to_pyarrow_dataset().to_table(columns, wanted)
-
-    @property
-    def _uri(self) -> str:
-        return self._store.uri(EVENTS)
+        return self._commits.table.to_pyarrow_dataset().to_table(columns, wanted)
 
 
 _REMEDY: Final = "Remove the folder; the table is made again from the log."

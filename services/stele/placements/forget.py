@@ -18,24 +18,19 @@ from stele.placements.schema_topic import SCHEMA_TOPIC
 from stele.placements.settings import PlacementsSettings
 from stele.placements.store import TableStore, head_of_cluster
 from stele.placements.tables import (
-    ATTEMPTS,
     EVENTS,
     MOVEMENTS,
     PROGRESS,
     REPORTS,
     SCHEMAS,
-    Conflict,
+    attempts,
     existing_table,
 )
 from stele.placements.topic import PLACEMENTS, TopicWriter, framing_of
 from stele.placements.watch import CLUSTER_NAME
 from stele.runtime.settings import ConfigurationError, load_settings
 
-NUMBERED: Final = {
-    EVENTS: events_table.APP,
-    REPORTS: reports_table.APP,
-    MOVEMENTS: reports_table.APP,
-}
+NUMBERED: Final = {EVENTS: events_table.APP, REPORTS: reports_table.APP}
 """Tables with numbered commits. A running job detects the change by the next number."""
 _EXIT_USAGE: Final = 64
 
@@ -53,7 +48,7 @@ def forget(store: TableStore, cluster: str) -> None:
 
 
 def _forget(store: TableStore, name: str, cluster: str) -> None:
-    for _ in range(ATTEMPTS):
+    for _ in attempts(store, name):
         table = existing_table(store, name)
         properties = CommitProperties(
             app_transactions=_transactions(table, name, cluster), max_commit_retries=0
@@ -69,11 +64,10 @@ def _forget(store: TableStore, name: str, cluster: str) -> None:
         except CommitFailedError:
             continue
         return
-    raise Conflict(f"Another process wrote to {store.uri(name)} first, {ATTEMPTS} times.")
 
 
 def _transactions(table: DeltaTable, name: str, cluster: str) -> list[Transaction]:
-    if name == PROGRESS:
+    if name in (PROGRESS, MOVEMENTS):
         return []
     if name in NUMBERED:
         number = table.transaction_version(NUMBERED[name]) or 0

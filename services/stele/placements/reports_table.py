@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
+from deltalake import CommitProperties, DeltaTable, write_deltalake
 from deltalake.exceptions import CommitFailedError
 
 from stele.placements import reports, streams
@@ -20,16 +20,14 @@ from stele.placements.events import time_of
 from stele.placements.reports import FRESH, ReportsHead, Stream
 from stele.placements.store import TableStore
 from stele.placements.tables import (
-    ATTEMPTS,
     MOVEMENTS,
     REPORTS,
     SCHEMAS,
     STREAMS,
-    Conflict,
-    TableLost,
+    NumberedTable,
+    attempts,
     existing_table,
     open_table,
-    with_earlier_columns,
 )
 
 APP: Final = "stele-reports"
@@ -43,13 +41,11 @@ Session = tuple[str, str]
 
 
 class Reports:
-    """The table as this process has it, at commit ``number`` of the jobs, with its heads."""
+    """The table as this process has read it, with its heads."""
 
     def __init__(self, store: TableStore) -> None:
         self._store = store
-        self._table = open_table(store, REPORTS)
-        self._id = str(self._table.metadata().id)
-        self.number = 0
+        self._commits = NumberedTable(store, REPORTS, APP)
         self.heads: dict[str, ReportsHead] = {}
         self._known: OrderedDict[Key, Stream] = OrderedDict()
         self.refresh()
@@ -61,26 +57,16 @@ class Reports:
         store.
         """
         touched: set[Session] = set()
-        for _ in range(ATTEMPTS):
+        for _ in attempts(self._store, REPORTS):
             touched |= self.refresh()
             rows, streams, heads = self._followed(decoded, topic_ids)
             if not rows:
-                return touched
-            number = self.number
-            try:
-                self._write(pa.Table.from_pylist(rows, schema=reports.SCHEMA))
-            except Exception as error:  # refused, or with an unknown result: the table shows which
-                touched |= self.refresh()
-                if self.number == number and not isinstance(error, CommitFailedError):
-                    raise
-                continue
-            self.number += 1
-            self.heads = self.heads | heads
-            self._keep(streams)
-            return touched | {(cluster, session) for cluster, session, _ in streams}
-        raise Conflict(
-            f"Another process wrote to {self._store.uri(REPORTS)} first, {ATTEMPTS} times."
-        )
+                break
+            if self._commits.append(pa.Table.from_pylist(rows, schema=reports.SCHEMA)):
+                self.heads = self.heads | heads
+                self._keep(streams)
+                return touched | {(cluster, session) for cluster, session, _ in streams}
+        return touched
 
     def begin_again(self, cluster: str) -> None:
         """Reset a cluster whose topic was created again: its offsets begin at 0."""
@@ -88,15 +74,12 @@ class Reports:
 
     def refresh(self) -> set[Session]:
         """Read the commits of other processes, and return their sessions. Raises TableLost."""
-        table = existing_table(self._store, REPORTS)
-        number = table.transaction_version(APP) or 0
-        if str(table.metadata().id) != self._id or number < self.number:
-            raise TableLost(f"{self._store.uri(REPORTS)} was recreated or restored.")
-        self._table = table
-        if number == self.number:
+        number, before = self._commits.reopen(), self._commits.number
+        if number == before:
             return set()
-        rows = _rows(table, pc.field("commit_number") > self.number, ["commit_number", *_PLACE])
-        self.number = number
+        columns = ["commit_number", *_PLACE]
+        rows = _rows(self._commits.table, pc.field("commit_number") > before, columns)
+        self._commits.number = number
         self._known.clear()
         touched: set[Session] = set()
         for row in sorted(rows.to_pylist(), key=lambda row: int(row["commit_number"])):
@@ -129,7 +112,7 @@ class Reports:
                     streams[key] = reports.follow(streams.get(key) or known.get(key), report)
                     offsets[key] = offset
             heads[cluster] = ReportsHead(records[-1][0] + 1, topic_ids.get(cluster, ""), unreadable)
-        number = self.number + 1
+        number = self._commits.number + 1
         rows = [
             reports.stream_cells(key[0], stream, offsets[key], number)
             for key, stream in streams.items()
@@ -147,19 +130,13 @@ class Reports:
                 lacking.append(key)
         if lacking:
             wanted = {(cluster, session) for cluster, session, _ in lacking}
-            found |= newest_streams(self._table, wanted)
+            found |= newest_streams(self._commits.table, wanted)
         return found
 
     def _keep(self, streams: Mapping[Key, Stream]) -> None:
         self._known.update(streams)
         while len(self._known) > MOST_KNOWN:
             self._known.popitem(last=False)
-
-    def _write(self, rows: pa.Table) -> None:
-        properties = CommitProperties(
-            app_transactions=[Transaction(APP, self.number + 1)], max_commit_retries=0
-        )
-        write_deltalake(self._table, rows, mode="append", commit_properties=properties)
 
 
 _PLACE: Final = ["cluster", "row_kind", "session", "log_offset", "topic_id", "unreadable"]
@@ -197,7 +174,6 @@ def _rows(table: DeltaTable, wanted: pc.Expression, columns: list[str] | None = 
 # from any process do no harm.
 
 
-MOVEMENTS_APP: Final = "stele-movements"
 SESSIONS_AT_ONCE: Final = 200
 """Sessions of one commit. Their names are in its predicate."""
 
@@ -269,34 +245,24 @@ class Movements:
             self._write(ordered[at : at + SESSIONS_AT_ONCE])
 
     def _write(self, sessions: list[Session]) -> None:
-        for _ in range(ATTEMPTS):
+        for _ in attempts(self._store, MOVEMENTS):
             table = existing_table(self._store, MOVEMENTS)
-            number = table.transaction_version(MOVEMENTS_APP) or 0
-            found = self._rows_of(
-                sessions
-            )  # read after the table, so that a commit in between makes ours fail
+            # Read after the table is opened: a commit in between makes this one fail.
+            found = self._rows_of(sessions)
             rows = [row for each in found.values() for row in each]
             if not rows and not self._holds(table, sessions):
                 return
-            properties = CommitProperties(
-                app_transactions=[Transaction(MOVEMENTS_APP, number + 1)], max_commit_retries=0
-            )
             try:
                 write_deltalake(
                     table,
-                    with_earlier_columns(
-                        table, pa.Table.from_pylist(rows, schema=SCHEMAS[MOVEMENTS])
-                    ),
+                    pa.Table.from_pylist(rows, schema=SCHEMAS[MOVEMENTS]),
                     mode="overwrite",
                     predicate=_predicate(sessions),
-                    commit_properties=properties,
+                    commit_properties=CommitProperties(max_commit_retries=0),
                 )
             except CommitFailedError:
                 continue
             return
-        raise Conflict(
-            f"Another process wrote to {self._store.uri(MOVEMENTS)} first, {ATTEMPTS} times."
-        )
 
     def _rows_of(self, sessions: list[Session] | None) -> dict[Session, list[Row]]:
         """Return the rows by session, from the log and the reports."""

@@ -1,13 +1,14 @@
-"""The Delta tables: their columns and their creation.
+"""The Delta tables: their columns, their creation, and commits beside other processes.
 
 ``events`` is the state; all others follow from it.
 """
 
+from collections.abc import Iterator
 from typing import Final
 
 import pyarrow as pa
-from deltalake import DeltaTable
-from deltalake.exceptions import DeltaError
+from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
+from deltalake.exceptions import CommitFailedError, DeltaError
 from deltalake.schema import Schema
 
 from stele.placements import events, reports, schema_history, streams, summaries
@@ -112,10 +113,6 @@ ATTEMPTS: Final = 20
 """Attempts to commit after other processes before the conflict is an error."""
 
 
-EARLIER_NAMES: Final = {"reason": "request_reason"}
-"""Names that columns had in tables of earlier builds. Their values are copied once."""
-
-
 class TableLost(Exception):
     """A table is gone, or was created again. The next start reads from the present one."""
 
@@ -140,7 +137,6 @@ def open_table(store: TableStore, name: str) -> DeltaTable:
                 raise
     table = store.table(name)
     _add_later_columns(table, name)
-    _update_configuration(table, name)
     return table
 
 
@@ -152,35 +148,12 @@ def _configuration(name: str) -> dict[str, str]:
     }
 
 
-def _update_configuration(table: DeltaTable, name: str) -> None:
-    """Give a table of an earlier build the present retention."""
-    known = table.metadata().configuration
-    changed = {key: value for key, value in _configuration(name).items() if known.get(key) != value}
-    if changed:
-        table.alter.set_table_properties(changed)
-
-
 def _add_later_columns(table: DeltaTable, name: str) -> None:
     """Add the columns that a table of an earlier build lacks. Its rows have no value for them."""
     known = {field.name for field in table.schema().fields}
     lacking = [each for each in SCHEMAS[name] if each.name not in known]
     if lacking:
         table.alter.add_columns(Schema.from_arrow(pa.schema(lacking)).fields)
-    for each in lacking:
-        earlier = EARLIER_NAMES.get(each.name)
-        if earlier in known:
-            table.update(updates={each.name: earlier})
-
-
-def with_earlier_columns(table: DeltaTable, rows: pa.Table) -> pa.Table:
-    """Return the rows with nulls for the columns that only an earlier build had.
-
-    Delta tables refuse rows that lack a column.
-    """
-    for field in pa.schema(table.schema().to_arrow()):
-        if field.name not in rows.column_names:
-            rows = rows.append_column(field, pa.nulls(len(rows), field.type))
-    return rows
 
 
 def existing_table(store: TableStore, name: str) -> DeltaTable:
@@ -189,3 +162,57 @@ def existing_table(store: TableStore, name: str) -> DeltaTable:
         return store.table(name)
     except TableMissing as error:
         raise TableLost(str(error)) from error
+
+
+def attempts(store: TableStore, name: str) -> Iterator[None]:
+    """Yield for each attempt to commit. Raise Conflict after the last one."""
+    for _ in range(ATTEMPTS):
+        yield
+    raise Conflict(f"Another process wrote to {store.uri(name)} first, {ATTEMPTS} times.")
+
+
+class NumberedTable:
+    """A table to which jobs append, each commit with the next ``number``.
+
+    The number is an application transaction, and Delta accepts each number once. A process that
+    comes second reads the rows of the first one. The table also shows whether a commit that seemed
+    to fail was made.
+    """
+
+    def __init__(self, store: TableStore, name: str, app: str) -> None:
+        self.table = open_table(store, name)
+        self.number = 0
+        """Number of the newest commit that this process has read."""
+        self.uri = store.uri(name)
+        self._store, self._name, self._app = store, name, app
+        self._id = str(self.table.metadata().id)
+
+    def reopen(self) -> int:
+        """Open the newest version, and return its number. Raises TableLost."""
+        table = existing_table(self._store, self._name)
+        number = table.transaction_version(self._app) or 0
+        if str(table.metadata().id) != self._id or number < self.number:
+            raise TableLost(f"{self.uri} was recreated or restored.")
+        self.table = table
+        return number
+
+    def append(self, rows: pa.Table) -> bool:
+        """Append rows under the next number.
+
+        Return False when another process came first, or the result is unknown. The caller then
+        reads the commits of others, and tries again. Raises TableLost, and the errors of the store.
+        """
+        try:
+            self._write(rows)
+        except Exception as error:  # refused, or with an unknown result: the table shows which
+            if self.reopen() == self.number and not isinstance(error, CommitFailedError):
+                raise
+            return False
+        self.number += 1
+        return True
+
+    def _write(self, rows: pa.Table) -> None:
+        properties = CommitProperties(
+            app_transactions=[Transaction(self._app, self.number + 1)], max_commit_retries=0
+        )
+        write_deltalake(self.table, rows, mode="append", commit_properties=properties)
