@@ -15,6 +15,7 @@ from stele.domain.commands import AnnounceService, Envelope
 from stele.domain.image import Image
 from stele.domain.model.services import Service, ServicesImage
 from stele.placements import __main__ as placements
+from stele.placements.__main__ import EVERY_EPOCHS, positions_to_announce
 from stele.placements.settings import PlacementsSettings
 from stele.runtime import announce as module
 from stele.runtime.announce import own_service
@@ -74,3 +75,12 @@ async def test_job_announces_itself_again_if_its_row_is_wrong_or_missing(
     finally:
         telling.cancel()
         await asyncio.wait([telling])
+
+
+def test_position_is_announced_at_first_and_after_many_epochs() -> None:
+    """An announcement is an epoch of the log itself."""
+    assert positions_to_announce({"one": 0, "two": 7}, {}) == {"two": 7}
+    assert positions_to_announce({"two": 6 + EVERY_EPOCHS}, {"two": 7}) == {}
+    due = {"two": 7 + EVERY_EPOCHS}
+    assert positions_to_announce(due, {"two": 7}) == due
+    assert positions_to_announce({"two": 1}, due) == {"two": 1}, "its tables were lost"

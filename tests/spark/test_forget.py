@@ -99,7 +99,7 @@ def test_refounded_cluster_is_materialized_after_forget(
     assert "python -m stele.placements.forget" in job.stopped[anew]
 
     monkeypatch.setenv("STELE_KAFKA_BOOTSTRAP", kafka)
-    monkeypatch.setenv("STELE_DELTA_DIR", options.delta_dir)
+    monkeypatch.setenv("STELE_DELTA_DIR", str(options.delta_dir))
     assert main([anew]) == 0
     assert f"hold nothing of {anew}" in capsys.readouterr().out
     job = make_job(spark, options, folder)

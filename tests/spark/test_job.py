@@ -40,7 +40,8 @@ from tests.spark.reported import held, moved, told
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from stele.placements.job import Job, JobOptions
+    from stele.placements.job import Job
+    from stele.placements.settings import PlacementsSettings
 
 pytestmark = [pytest.mark.spark, pytest.mark.broker, pytest.mark.timeout(300)]
 BATCH_S = 200.0  # for the first batch on a busy machine. Later ones take a second or two
@@ -55,11 +56,11 @@ MOVED: WeakKeyDictionary[Job, threading.Event] = WeakKeyDictionary()
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Poll the brokers and write summaries often, so that tests need not wait."""
-    from stele.placements import derive, job
+    from stele.placements import derive, flow_query, job
 
     monkeypatch.setattr(derive, "SUMMARY_S", 0.5)
     monkeypatch.setattr(job, "LOOK_S", 0.5)
-    monkeypatch.setattr(job, "METADATA_AGE_MS", 500)
+    monkeypatch.setattr(flow_query, "METADATA_AGE_MS", 500)
 
 
 def make_options(
@@ -69,21 +70,23 @@ def make_options(
     pattern: str = "",
     max_offsets: int = 5000,
     movements: bool = False,
-) -> JobOptions:
-    from stele.placements.job import JobOptions
+) -> PlacementsSettings:
+    from stele.placements.settings import PlacementsSettings
 
-    return JobOptions(
-        brokers=Brokers(kafka),
+    return PlacementsSettings(
+        kafka_bootstrap=kafka,
         cluster=cluster,
-        pattern=pattern,
-        delta_dir=str(folder / "delta"),
-        trigger_ms=100,
-        max_offsets=max_offsets,
+        clusters_pattern=pattern,
+        delta_dir=TableStore(folder / "delta"),
+        trigger_interval_ms=100,
+        max_offsets_per_trigger=max_offsets,
         movements=movements,
     )
 
 
-def make_job(spark: SparkSession, options: JobOptions, folder: Path, name: str = "scratch") -> Job:
+def make_job(
+    spark: SparkSession, options: PlacementsSettings, folder: Path, name: str = "scratch"
+) -> Job:
     from stele.placements.job import Job
 
     moved = threading.Event()
@@ -130,7 +133,7 @@ def reached(job: Job, **want: tuple[bytes, ...]) -> Callable[[], bool]:
 
 
 def run_to_end(
-    spark: SparkSession, options: JobOptions, folder: Path, log: tuple[bytes, ...]
+    spark: SparkSession, options: PlacementsSettings, folder: Path, log: tuple[bytes, ...]
 ) -> None:
     job = make_job(spark, options, folder)
     is_reached, delta = reached(job, **{options.cluster: log}), folder / "delta"
@@ -153,7 +156,8 @@ def test_lost_checkpoint_and_other_batches_write_no_duplicates(
 
     append(topics, log[half:])
     job = make_job(spark, make_options(kafka, topics, folder), folder, "other-scratch")
-    job._starting_offsets = lambda: "earliest"  # type: ignore[method-assign]  # all comes again
+    start = job._query.start
+    job._query.start = lambda _: start({})  # type: ignore[method-assign]  # all comes again
     run_until(job, reached(job, **{topics: log}), "the end of the log")
     assert_materialized(kafka, folder / "delta", topics, log)
 

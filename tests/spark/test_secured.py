@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 from confluent_kafka import Producer
-from msgspec.structs import replace
 
 from stele.log.brokers import Brokers
 from stele.log.flows import flow_topic
+from stele.placements.settings import PlacementsSettings
 from stele.runtime.kafka import ensure_topics
-from stele.runtime.settings import KafkaSettings, load_settings
+from stele.runtime.settings import load_settings
 from tests.docs.acls_page import acls_of_kind
 from tests.secured import USERS, WAIT_S, Secured
 from tests.spark.histories import random_log
-from tests.spark.test_job import make_job, make_options, reached, run_until
+from tests.spark.test_job import make_job, reached, run_until
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -35,15 +35,16 @@ def test_job_with_tls_works_and_spark_shows_no_secret(
 ) -> None:
     secured.allow(acls_of_kind("placements", cluster))
     ways = {"password": secured.by_password("placements"), "certificate": secured.by_certificate()}
-    brokers = load_settings(KafkaSettings, ways[by]).brokers
     ensure_topics(Brokers(secured.plaintext), cluster)
     log = random_log(1, 10)
     producer = Producer({"bootstrap.servers": secured.plaintext})
     for value in log:
         producer.produce(flow_topic(cluster, "epochs"), value, partition=0)
     producer.flush(WAIT_S)
-    options = make_options("", cluster, folder, movements=True)
-    job = make_job(spark, replace(options, brokers=brokers), folder)
+    options = load_settings(
+        PlacementsSettings, {**ways[by], "STELE_CLUSTER": cluster, "STELE_DELTA_DIR": str(folder)}
+    )
+    job = make_job(spark, options, folder)
     run_until(job, reached(job, **{cluster: log}), "the log in the tables")
     assert not job.topics_stopped
     assert job.query is not None

@@ -45,10 +45,10 @@ EVERY = 20
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    from stele.placements import job, watch
+    from stele.placements import flow_query, job, watch
 
     monkeypatch.setattr(job, "LOOK_S", 0.5)
-    monkeypatch.setattr(job, "METADATA_AGE_MS", 500)
+    monkeypatch.setattr(flow_query, "METADATA_AGE_MS", 500)
     monkeypatch.setattr(job, "SNAPSHOT_S", 0.5)
     monkeypatch.setattr(watch, "PATIENCE_S", 3.0)
 

@@ -3,6 +3,7 @@
 import asyncio
 import re
 import time
+from collections.abc import Mapping
 from functools import partial
 from operator import itemgetter
 from pathlib import Path
@@ -10,11 +11,12 @@ from typing import Final
 
 from pyspark.sql import SparkSession
 
+from stele.domain.commands import Envelope
+from stele.domain.model.archive import AnnounceReader
 from stele.log.loops import call_in
 from stele.placements import metrics
 from stele.placements.http import NAME, Api
 from stele.placements.job import Job
-from stele.placements.reading import tell_readers
 from stele.placements.runner import Phase, Runner, SparkGone
 from stele.placements.settings import (
     PlacementsSettings,
@@ -24,14 +26,21 @@ from stele.placements.settings import (
     spark_session,
 )
 from stele.placements.topic import framing_of
-from stele.runtime.announce import LOOK_S, Telling, own_service
+from stele.runtime.announce import LOOK_S, Announcer, Telling, own_service
 from stele.runtime.http import Listener, build_app, listening
 from stele.runtime.java import SPARK
 from stele.runtime.kafka import ensure_topics, wait_for_topics
 from stele.runtime.logs import get_logger
+from stele.runtime.request_ids import new_request_id
 from stele.runtime.service import Stop, run_service, started
 from stele.runtime.settings import ConfigurationError
 
+EVERY_EPOCHS: Final = 500
+"""Epochs between announcements of a position. An announcement is an epoch too, so a quiet log gets
+none. Snapshots are ten thousand epochs apart.
+"""
+POSITION_S: Final = 10.0
+"""Interval for comparing positions."""
 STOP_DEADLINE_S: Final = 25.0
 """Time from the signal to a forced end.
 
@@ -74,13 +83,10 @@ async def _run(settings: PlacementsSettings, listener: Listener, stop: Stop) -> 
     runner = Runner(
         partial(_session, settings), partial(_job, settings), metrics.restarts.inc, on_end
     )
-    api = Api(runner, settings.instance_id, settings.job_options())
+    api = Api(runner, settings)
     runner.start()
     announcing = asyncio.create_task(_announce(settings, runner), name="announce")
-    telling = asyncio.create_task(
-        tell_readers(settings.instance_id, settings.brokers, partial(_reached, runner)),
-        name="readers",
-    )
+    telling = asyncio.create_task(_announce_positions(settings, runner), name="positions")
     try:
         await listener.serve(build_app(NAME, api.routes(), api.health), stop)
     finally:
@@ -92,10 +98,38 @@ async def _run(settings: PlacementsSettings, listener: Listener, stop: Stop) -> 
         raise SparkGone(runner.reason)
 
 
-def _reached(runner: Runner) -> dict[str, int]:
-    """Return the newest epoch of each cluster that is in the tables."""
-    job = runner.job
-    return {} if job is None else {cluster: head.epoch for cluster, head in job.reached.items()}
+async def _announce_positions(settings: PlacementsSettings, runner: Runner) -> None:
+    """Announce to each cluster how far its log was read, so that needed records are not truncated.
+
+    An announcement that was not accepted is sent again.
+    """
+    told, instance_id = dict[str, int](), settings.instance_id
+
+    def announcement(epoch: int, state_id: bytes | None, horizon_ms: int) -> Envelope:
+        return Envelope(
+            request_id=new_request_id(state_id, horizon_ms),
+            command=AnnounceReader(f"{NAME}.{instance_id}"[:64], epoch),
+            actor=f"service {NAME}/{instance_id}",
+            reason="reports its position",
+        )
+
+    while True:
+        reached = {} if runner.job is None else runner.job.reached
+        epochs = {cluster: head.epoch for cluster, head in reached.items()}
+        for cluster, epoch in positions_to_announce(epochs, told).items():
+            announcer = Announcer(partial(announcement, epoch), settings.brokers, cluster)
+            if await announcer.say() is not None:
+                told[cluster] = epoch
+        await asyncio.sleep(POSITION_S)
+
+
+def positions_to_announce(reached: Mapping[str, int], told: Mapping[str, int]) -> dict[str, int]:
+    """Return the clusters that need an announcement, and its epoch."""
+    return {
+        cluster: epoch
+        for cluster, epoch in reached.items()
+        if epoch and (cluster not in told or abs(epoch - told[cluster]) >= EVERY_EPOCHS)
+    }
 
 
 async def _announce(settings: PlacementsSettings, runner: Runner) -> None:
@@ -130,10 +164,9 @@ def _job(settings: PlacementsSettings, spark: SparkSession, scratch: Path) -> Jo
         metrics.batch_seconds.labels(part).observe(seconds)
 
     metrics.stopped.clear()
-    options = settings.job_options()
     job = Job(
         spark,
-        options,
+        settings,
         scratch,
         partial(_ensure_topics, settings),
         on_took,

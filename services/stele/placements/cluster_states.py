@@ -15,13 +15,6 @@ from stele.placements.fold import FRESH
 from stele.placements.watch import ANOTHER, TopicState, TopicWatch, flaw, is_behind, snapshots
 from stele.runtime.logs import get_logger
 
-# State of a job's clusters: those that continue, those that have stopped and why, and those
-# that wait.
-#
-# A fault of a topic stops its cluster alone. A snapshot lets a cluster skip records that left the
-# topic unread, and lets it follow a recovered log into another topic.
-
-
 log = get_logger(__name__)
 
 

@@ -50,40 +50,25 @@ from stele.placements.tables import (
 #
 # Delta stores it as the version of an application transaction, and reads files of its log for each
 # request. With a fleet, whose commits name hundreds of them, a request takes milliseconds. The
-# cached values remain valid until another process commits an epoch.
+# cached values are those of one version of the table. A commit of this process carries them on to
+# the next version.
 
 
-_WITHOUT_EPOCHS: Final = frozenset({"OPTIMIZE", "VACUUM START", "VACUUM END", "DELETE"})
-"""Delta's names of commits without epochs: those of the upkeep, and the deletion of changes."""
-MOST_COMMITS: Final = 20
-"""Commits of other processes that are inspected. After more of them the heads are read again."""
+class Heads(msgspec.Struct):
+    """The heads at one version of a table, which is identified by its id and the version."""
 
-
-class _Known(msgspec.Struct, frozen=True):
-    """The heads at one version of a table. With ``is_whole``, a missing cluster has no head."""
-
-    table_id: str
-    version: int
-    heads: dict[str, int]
+    table: DeltaTable
+    version: tuple[str, int]
+    epochs: dict[str, int]
     is_whole: bool
-
-
-class Heads:
-    """The heads of one table as it was opened."""
-
-    def __init__(self, table: DeltaTable, known: _Known) -> None:
-        self.known = known
-        self._table = table
+    """True if a cluster that ``epochs`` lacks has no head."""
 
     def of(self, cluster: str) -> int:
         """Return the epoch that the table holds of a cluster; 0 without rows of it."""
-        heads = self.known.heads
-        if cluster not in heads:
-            asked = not self.known.is_whole and self._table.transaction_version(
-                head_of_cluster(cluster)
-            )
-            heads[cluster] = asked or 0
-        return heads[cluster]
+        if cluster not in self.epochs:
+            asked = not self.is_whole and self.table.transaction_version(head_of_cluster(cluster))
+            self.epochs[cluster] = asked or 0
+        return self.epochs[cluster]
 
 
 class TableHeads:
@@ -91,48 +76,26 @@ class TableHeads:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._newest: dict[str, _Known] = {}
+        self._newest: dict[str, Heads] = {}
 
     def read(self, name: str, table: DeltaTable) -> Heads:
+        version = str(table.metadata().id), table.version()
         with self._lock:
-            before = self._newest.get(name)
-        table_id, version = str(table.metadata().id), table.version()
-        if before is None or before.table_id != table_id or not _same_heads(before.version, table):
-            known = _Known(table_id, version, {}, version == 0)
-        else:
-            known = msgspec.structs.replace(before, version=version)
-        self._keep(name, known)
-        return Heads(table, known)
+            known = self._newest.get(name)
+            if known is not None and known.version == version:
+                found = msgspec.structs.replace(known, table=table)
+            else:
+                found = Heads(table, version, {}, is_whole=version[1] == 0)
+            self._newest[name] = found
+            return found
 
     def committed(self, name: str, before: Heads, epochs: Mapping[str, int]) -> None:
         """Record that the commit directly after ``before`` brought clusters to these epochs."""
-        known = before.known
-        heads = {**known.heads, **epochs}
-        self._keep(name, _Known(known.table_id, known.version + 1, heads, known.is_whole))
-
-    def _keep(self, name: str, known: _Known) -> None:
+        table_id, version = before.version
         with self._lock:
-            newest = self._newest.get(name)
-            is_older = (
-                newest is not None
-                and newest.table_id == known.table_id
-                and newest.version > known.version
+            self._newest[name] = msgspec.structs.replace(
+                before, version=(table_id, version + 1), epochs={**before.epochs, **epochs}
             )
-            if not is_older:
-                self._newest[name] = known
-
-
-def _same_heads(version: int, table: DeltaTable) -> bool:
-    """Return whether no commit after this version of the table can have changed a cluster's
-    epoch.
-    """
-    behind = table.version() - version
-    if not 0 <= behind <= MOST_COMMITS:
-        return False
-    commits = table.history(behind) if behind else []
-    return len(commits) == behind and all(
-        commit.get("operation") in _WITHOUT_EPOCHS for commit in commits
-    )
 
 
 USER_METADATA: Final = "userMetadata"

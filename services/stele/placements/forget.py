@@ -85,7 +85,7 @@ def main(arguments: list[str]) -> int:
     except ConfigurationError as error:
         sys.stderr.write(f"{error.title}: {error}\n")
         return 78
-    store = TableStore(settings.job_options().delta_dir)
+    store = settings.store()
     forget(store, cluster)
     framing = framing_of(settings.placement_schema_ids)
     rows = TopicWriter(settings.brokers, cluster, PLACEMENTS, framing).clear()

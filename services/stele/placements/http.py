@@ -11,8 +11,8 @@ from starlette.routing import Route
 from stele.domain.image import ZERO_STATE
 from stele.domain.ring.ranges import RangeReplicas, placement_hash
 from stele.placements.derived_tables import Reached
-from stele.placements.job import JobOptions
 from stele.placements.runner import Phase, Runner
+from stele.placements.settings import PlacementsSettings
 from stele.placements.store import TableMissing, holds_epoch, placements_at
 from stele.runtime.http import ErrorCode, Health, HttpError, JsonResponse
 
@@ -70,12 +70,12 @@ class Placements(msgspec.Struct, frozen=True):
 class Api:
     """The routes of one runner."""
 
-    def __init__(self, runner: Runner, instance: str, options: JobOptions) -> None:
+    def __init__(self, runner: Runner, settings: PlacementsSettings) -> None:
         self._runner = runner
-        self._instance = instance
-        self._cluster = options.cluster
-        self._fleet = bool(options.pattern)
-        self._delta_dir = options.delta_dir
+        self._instance = settings.instance_id
+        self._cluster = settings.cluster
+        self._fleet = bool(settings.clusters_pattern)
+        self._delta_dir = str(settings.store())
         self._hashes: dict[str, tuple[Reached, str]] = {}
 
     def routes(self) -> list[Route]:
@@ -85,7 +85,15 @@ class Api:
         ]
 
     def health(self) -> FleetHealth:
-        reached, stopped, topics = self._reached(), self._stopped(), self._topics_stopped()
+        job = self._runner.job
+        if job is None:
+            return FleetHealth(
+                ok=False,
+                epoch=_NOTHING.epoch,
+                state_id=_NOTHING.state_id,
+                reason=self._runner.reason,
+            )
+        reached, stopped, topics = job.reached, job.stopped, job.topics_stopped
         found = reached.get(self._cluster, _NOTHING)
         goes_on = self._fleet and set(reached) - set(stopped)
         held_up = {} if goes_on else stopped if self._fleet else topics | stopped
@@ -95,12 +103,13 @@ class Api:
             state_id=found.state_id,
             reason=self._runner.reason or " ".join(held_up.values()),
             stopped=stopped,
-            summaries_stopped=self._summaries_stopped(),
+            summaries_stopped=job.summaries_stopped,
             topics_stopped=topics,
         )
 
     async def position(self, _: Request) -> Response:
         """Return the position of each cluster, with the hash of its rows on disk."""
+        job = self._runner.job
         reached = self._reached()
         clusters = {name: await self._position(name, reached[name]) for name in sorted(reached)}
         here = clusters.get(self._cluster) or ClusterPosition(
@@ -108,15 +117,15 @@ class Api:
         )
         return JsonResponse(
             PlacementsPosition(
-                NAME,
-                self._instance,
-                here.epoch,
-                here.state_id,
-                here.placements_hash,
-                clusters,
-                self._stopped(),
-                self._summaries_stopped(),
-                self._topics_stopped(),
+                service=NAME,
+                instance=self._instance,
+                epoch=here.epoch,
+                state_id=here.state_id,
+                placements_hash=here.placements_hash,
+                clusters=clusters,
+                stopped={} if job is None else job.stopped,
+                summaries_stopped={} if job is None else job.summaries_stopped,
+                topics_stopped={} if job is None else job.topics_stopped,
             )
         )
 
@@ -150,18 +159,6 @@ class Api:
     def _reached(self) -> dict[str, Reached]:
         job = self._runner.job
         return {} if job is None else job.reached
-
-    def _stopped(self) -> dict[str, str]:
-        job = self._runner.job
-        return {} if job is None else job.stopped
-
-    def _summaries_stopped(self) -> dict[str, str]:
-        job = self._runner.job
-        return {} if job is None else job.summaries_stopped
-
-    def _topics_stopped(self) -> dict[str, str]:
-        job = self._runner.job
-        return {} if job is None else job.topics_stopped
 
     async def _position(self, cluster: str, found: Reached) -> ClusterPosition:
         known = self._hashes.get(cluster)

@@ -1,12 +1,9 @@
 """The main query: it turns records into rows of ``events``, and passes them on to the topic and
 the tables.
 
-It starts from the heads in the table ``events``. Its own checkpoint is scratch, and is deleted each
-time.
+It starts from the heads in the table ``events``.
 """
 
-import shutil
-import threading
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -15,36 +12,25 @@ from typing import Final
 
 import msgspec
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as sql
 from pyspark.sql.streaming import StreamingQuery
 
 from stele.domain.image import Image
-from stele.log.brokers import Brokers
 from stele.log.flows import flow_topic
 from stele.placements.cluster_states import ClusterStates, ReadAgain
 from stele.placements.derive import Deriver
 from stele.placements.derived_tables import Reached
 from stele.placements.events import NewRows
 from stele.placements.events_table import Events, merge
+from stele.placements.flow_query import FlowQuery
 from stele.placements.fold import FRESH
 from stele.placements.progress import ProgressTable, Row, row_of
 from stele.placements.reporting import Reporting
 from stele.placements.schema_topic import SCHEMA_TOPIC
-from stele.placements.store import TableStore
+from stele.placements.settings import PlacementsSettings
 from stele.placements.topic import PLACEMENTS
 from stele.placements.upkeep import Upkeep
 from stele.placements.watch import TopicWatch, flow_pattern
 
-MAX_RECORD_BYTES: Final = 8 * 1024 * 1024
-"""The log's limit of a record."""
-METADATA_AGE_MS: Final = 5_000
-"""Time within which a new cluster's topic is found by its pattern."""
-FETCH_WAIT_MS: Final = 1
-"""Wait of a fetch that finds no record, in milliseconds.
-
-Spark asks for a partition's offsets after a fetch on the same connection, for each cluster of a
-batch. No fetch is made for a cluster without new records.
-"""
 LOOK_S: Final = 5.0
 """Interval for checking that the topics still continue what was read."""
 MAKERS: Final = 8
@@ -56,26 +42,6 @@ UPKEEP_S: Final = 600.0
 SNAPSHOT_S: Final = 30.0
 """Interval between requests for a snapshot, for clusters that wait for one."""
 STOP_S: Final = 5.0
-BATCH_S: Final = 15.0
-"""Limit of waiting for the batch that is being written; then it is interrupted."""
-
-
-class JobOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """Input and output of the query. ``pattern`` is a regular expression of clusters."""
-
-    brokers: Brokers
-    cluster: str
-    pattern: str = ""
-    delta_dir: str
-    """A path, or the address of an object store."""
-    catch_up_urls: tuple[str, ...] = ()
-    """``{cluster}`` in them is replaced by the cluster's name."""
-    trigger_ms: int = 200
-    max_offsets: int = 5000
-    schema_ids: str = ""
-    """Schema ids of a registry, for the topic placements. Empty: single-object encoding."""
-    movements: bool = True
-    """True if reports are read too, in a second query."""
 
 
 class Lag(msgspec.Struct, frozen=True):
@@ -99,41 +65,44 @@ class Job:
     def __init__(
         self,
         spark: SparkSession,
-        options: JobOptions,
+        settings: PlacementsSettings,
         scratch: Path,
         on_cluster: Callable[[str], None] = lambda _: None,
         on_took: Callable[[str, float], None] = lambda *_: None,
         on_stop: Callable[[str], None] = lambda _: None,
     ) -> None:
-        self.options = options
-        self.query: StreamingQuery | None = None
-        self._spark = spark
-        self._checkpoint = scratch / "checkpoint"
+        self._settings = settings
         self._on_cluster = on_cluster
-        self._scratch = scratch
         self._on_took = on_took
-        self._store = TableStore(options.delta_dir)
-        self._events = Events(self._store)
-        self._watch = TopicWatch(options.brokers, options.cluster, options.pattern)
-        pattern = flow_pattern(options.cluster, options.pattern, "epochs")
+        store, brokers = settings.store(), settings.brokers
+        self._events = Events(store)
+        cluster, fleet = settings.cluster, settings.clusters_pattern
+        self._watch = TopicWatch(brokers, cluster, fleet)
+        pattern = flow_pattern(cluster, fleet, "epochs")
         self._standing = ClusterStates(self._watch, self._events, pattern, on_stop)
-        self._reporting = self._make_reporting() if options.movements else None
+        interval_ms = settings.trigger_interval_ms
+        self._query = FlowQuery(spark, settings, "epochs", scratch, interval_ms, self._write)
+        self._reporting = (
+            Reporting(spark, settings, store, scratch, on_took) if settings.movements else None
+        )
         self._deriver = Deriver(
-            options.brokers,
-            self._store,
+            brokers,
+            store,
             self._events,
             self._standing.stop,
             on_took,
             self._reporting.offer if self._reporting else lambda _: None,
-            options.schema_ids,
+            settings.placement_schema_ids,
         )
-        self._progress = ProgressTable(self._store)
-        self._upkeep = Upkeep(options.delta_dir)
+        self._progress = ProgressTable(store)
+        self._upkeep = Upkeep(str(store))
         self._known: set[str] = set()
         self._delivered: set[str] = set()
         self._looked_s = self._kept_s = self._asked_s = time.monotonic()
-        self._writing = threading.Lock()
-        self._ending = False
+
+    @property
+    def query(self) -> StreamingQuery | None:
+        return self._query.query
 
     @property
     def stopped(self) -> dict[str, str]:
@@ -182,33 +151,30 @@ class Job:
 
     def start(self) -> StreamingQuery:
         """Start from the heads of the table ``events``."""
-        self._standing.begin(self.options.catch_up_urls)
+        self._standing.begin(self._settings.catch_up_urls)
         self._meet(self._standing.topics)
         self._deriver.start()
         if self._reporting is not None:
             self._reporting.start()
-        shutil.rmtree(self._checkpoint, ignore_errors=True)
-        self.query = (
-            self._source()
-            .writeStream.option("checkpointLocation", str(self._checkpoint))
-            .trigger(processingTime=f"{self.options.trigger_ms} milliseconds")
-            .foreachBatch(self._on_batch)
-            .start()
+        # A cluster that has stopped is read from its end on.
+        topics, stopped, heads = self._standing.topics, self.stopped, self._events.heads
+        return self._query.start(
+            {
+                cluster: now.offsets(
+                    -1 if cluster in stopped else heads.get(cluster, FRESH).next_offset
+                )
+                for cluster, now in topics.items()
+            }
         )
-        return self.query
 
     def stop(self) -> None:
         """Stop the query between two batches, then the threads that follow it."""
-        self._ending = True
-        if self._writing.acquire(timeout=BATCH_S):
-            self._writing.release()
         try:
-            if self.query is not None:
-                self.query.stop()
+            self._query.stop()
         finally:
             self._upkeep.stop()
             if self._reporting is not None:
-                self._reporting.stop(BATCH_S, STOP_S)
+                self._reporting.stop(STOP_S)
             self._deriver.stop(STOP_S)
             self._watch.close()
 
@@ -223,8 +189,7 @@ class Job:
         Call it often. Raises the error that ended the query.
         """
         self._deriver.check()
-        if self.query is not None and not self.query.isActive:
-            raise self.query.exception() or RuntimeError("the query ended by itself")
+        self._query.check()
         if self._reporting is not None:
             self._reporting.check()
         now_s = time.monotonic()
@@ -238,7 +203,7 @@ class Job:
         if self._progress.is_due():
             self._progress.write(self._how_far())
         if self._standing.waiting and now_s - self._asked_s >= SNAPSHOT_S:
-            self._standing.look_for_snapshots(self.options.catch_up_urls)
+            self._standing.look_for_snapshots(self._settings.catch_up_urls)
             self._asked_s = time.monotonic()
         if now_s - self._kept_s >= UPKEEP_S:
             self._kept_s = now_s
@@ -258,71 +223,10 @@ class Job:
             for cluster, now in self._standing.topics.items()
         }
 
-    def _kafka(self) -> dict[str, object]:
-        """Return the options of a Spark source."""
-        return {
-            **{f"kafka.{name}": text for name, text in self.options.brokers.java().items()},
-            "failOnDataLoss": "false",  # one cluster's loss stops that cluster; see _write
-            "maxOffsetsPerTrigger": self.options.max_offsets,
-            "kafka.max.partition.fetch.bytes": MAX_RECORD_BYTES,
-            "kafka.metadata.max.age.ms": METADATA_AGE_MS,
-            "kafka.fetch.max.wait.ms": FETCH_WAIT_MS,
-        }
-
-    def _make_reporting(self) -> Reporting:
-        options = self.options
-        return Reporting(
-            self._spark,
-            options.brokers,
-            options.cluster,
-            options.pattern,
-            self._store,
-            self._scratch,
-            self._kafka(),
-            self._on_took,
-        )
-
-    def _source(self) -> DataFrame:
-        options = self.options
-        source = (
-            self._spark.readStream.format("kafka")
-            .options(**self._kafka())
-            .option("subscribePattern", flow_pattern(options.cluster, options.pattern, "epochs"))
-            .option("startingOffsets", self._starting_offsets())
-            .load()
-            .filter("partition = 0")
-        )
-        cluster = sql.regexp_extract("topic", r"^stele\.(.+)\.epochs$", 1)
-        return source.select(cluster.alias("cluster"), "offset", "value")
-
-    def _starting_offsets(self) -> str:
-        """Return the offsets of the heads, or the end for a cluster that has stopped."""
-        topics, stopped = self._standing.topics, self.stopped
-        if not topics:
-            return "earliest"
-        heads = self._events.heads
-        offsets = {
-            flow_topic(cluster, "epochs"): now.offsets(
-                -1 if cluster in stopped else heads.get(cluster, FRESH).next_offset
-            )
-            for cluster, now in topics.items()
-        }
-        return msgspec.json.encode(offsets).decode()
-
-    def _on_batch(self, batch: DataFrame, _batch_id: int) -> None:
-        """Write a batch.
-
-        A batch after the stop request is left to the next query, which reads it again.
-        """
-        with self._writing:
-            if not self._ending:
-                self._write(batch)
-
-    def _write(self, batch: DataFrame) -> None:
+    def _write(self, records: DataFrame) -> None:
         """Write one batch, without the rows that the table holds already, from any process."""
         began = time.perf_counter()
         self._deriver.check()
-        records = batch.coalesce(self._spark.sparkContext.defaultParallelism)
         new = self._judged(records)
         self._on_took("events", time.perf_counter() - began)
         for cluster, rows in new.items():

@@ -1,14 +1,13 @@
 """What the service tells Prometheus."""
 
-from collections.abc import Iterator, Mapping
-from typing import Final, Protocol
+from collections.abc import Iterator
+from typing import Final
 
 from prometheus_client import Counter, Gauge, Histogram
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from stele.placements.derived_tables import Reached
-from stele.placements.job import Lag
+from stele.placements.job import Job
 from stele.runtime.metrics import REGISTRY
 
 batch_seconds = Histogram(
@@ -31,28 +30,8 @@ stopped = Gauge(
 )
 
 
-class Shown(Protocol):
-    """What is shown of a job."""
-
-    @property
-    def reached(self) -> Mapping[str, Reached]: ...
-    @property
-    def strays(self) -> Mapping[str, int]: ...
-    @property
-    def unreadable(self) -> Mapping[str, int]: ...
-    @property
-    def summaries_stopped(self) -> Mapping[str, str]: ...
-    @property
-    def topics_stopped(self) -> Mapping[str, str]: ...
-    @property
-    def lags(self) -> Mapping[str, Lag]: ...
-
-
 class Clusters(Collector):
-    """Numbers of each cluster, computed at each scrape: a fleet has thousands, a batch changes few.
-
-    The values of the previous job stay until the present job replaces them.
-    """
+    """Numbers of each cluster, computed at each scrape: a fleet has thousands, a batch changes few."""
 
     _TEXTS: Final = {
         "epoch": "Last epoch that is materialized.",
@@ -64,33 +43,27 @@ class Clusters(Collector):
         "unreadable_reports": "Records of a cluster's topic of reports that could not be read.",
     }
 
-    def __init__(self) -> None:
-        self.job: Shown | None = None
-        self._told: dict[str, dict[str, int]] = {name: {} for name in self._TEXTS}
+    job: Job | None = None
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        if self.job is not None:
-            for name in ("summaries_stopped", "topics_stopped"):
-                self._told[name].update(dict.fromkeys(self._told["epoch"], 0))
-            for name, numbers in _numbers(self.job).items():
-                self._told[name].update(numbers)
+        numbers = {} if self.job is None else _numbers(self.job)
         for name, text in self._TEXTS.items():
             family = GaugeMetricFamily(f"stele_placements_{name}", text, labels=["cluster"])
-            for cluster, number in self._told[name].items():
+            for cluster, number in numbers.get(name, {}).items():
                 family.add_metric([cluster], number)
             yield family
 
 
-def _numbers(job: Shown) -> dict[str, dict[str, int]]:
-    lags = job.lags
+def _numbers(job: Job) -> dict[str, dict[str, int]]:
+    lags, no_reason = job.lags, dict.fromkeys(job.reached, 0)
     return {
         "epoch": {cluster: reached.epoch for cluster, reached in job.reached.items()},
-        "strays": dict(job.strays),
+        "strays": job.strays,
         "lag_records": {cluster: lag.records for cluster, lag in lags.items()},
         "lag_epochs": {cluster: lag.epochs for cluster, lag in lags.items()},
-        "summaries_stopped": dict.fromkeys(job.summaries_stopped, 1),
-        "topics_stopped": dict.fromkeys(job.topics_stopped, 1),
-        "unreadable_reports": dict(job.unreadable),
+        "summaries_stopped": no_reason | dict.fromkeys(job.summaries_stopped, 1),
+        "topics_stopped": no_reason | dict.fromkeys(job.topics_stopped, 1),
+        "unreadable_reports": job.unreadable,
     }
 
 

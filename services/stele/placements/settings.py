@@ -11,7 +11,6 @@ from typing import Annotated, Final
 from msgspec import Meta, field
 from pyspark.sql import SparkSession
 
-from stele.placements.job import JobOptions
 from stele.placements.store import TableStore
 from stele.runtime.java import SPARK, Java, JavaMissing, find_java, with_classes_of
 from stele.runtime.settings import ConfigurationError, ServiceSettings
@@ -214,19 +213,6 @@ class PlacementsSettings(ServiceSettings, frozen=True, kw_only=True):
     def store(self) -> TableStore:
         """Where the tables are."""
         return self.delta_dir or TableStore(self.data_dir / "delta")
-
-    def job_options(self) -> JobOptions:
-        return JobOptions(
-            brokers=self.brokers,
-            cluster=self.cluster,
-            pattern=self.clusters_pattern,
-            delta_dir=str(self.store()),
-            catch_up_urls=self.catch_up_urls,
-            trigger_ms=self.trigger_interval_ms,
-            max_offsets=self.max_offsets_per_trigger,
-            schema_ids=self.placement_schema_ids,
-            movements=self.movements,
-        )
 
 
 class SqlServerSettings(PlacementsSettings, frozen=True, kw_only=True):
