@@ -5,7 +5,7 @@ from collections.abc import Callable
 import msgspec
 
 from stele.coordinator.actions import CommandAction, carried_out
-from stele.coordinator.context import StepContext
+from stele.coordinator.model import StepContext
 from stele.coordinator.steps import Memory, Observed, next_steps
 from stele.coordinator.upkeep import _finish
 from stele.coordinator.work import order_work

@@ -2,7 +2,7 @@
 
 import pytest
 
-from stele.coordinator.context import StepContext
+from stele.coordinator.model import StepContext
 from stele.domain.names import RequestKind
 from stele_simulator.patching import Patch
 from stele_simulator.planting import change_operation

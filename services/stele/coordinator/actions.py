@@ -12,8 +12,16 @@ from typing import Final
 import msgspec
 from immutables import Map
 
-from stele.coordinator.context import StepContext, count_refusals, refusal_text
-from stele.coordinator.model import Patience, SentCommand, SentOrder, Steps, Wait
+from stele.coordinator.model import (
+    Patience,
+    SentCommand,
+    SentOrder,
+    StepContext,
+    Steps,
+    Wait,
+    count_refusals,
+    refusal_text,
+)
 from stele.domain.commands import AnyCommand, Envelope, Rejection, command_name
 from stele.domain.messages import Order, WorkKey
 from stele.domain.model.requests import RejectRequest, asking_ms, uuid8

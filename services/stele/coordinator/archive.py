@@ -7,8 +7,7 @@ coordinator asks the catch-up replicas themselves.
 from collections.abc import Iterable
 
 from stele.coordinator.actions import Action, CommandAction
-from stele.coordinator.context import StepContext
-from stele.coordinator.model import Patience, Wait
+from stele.coordinator.model import Patience, StepContext, Wait
 from stele.domain.model.archive import (
     ARCHIVE_DEAD_AFTER_S,
     ARCHIVE_REPLICATION,

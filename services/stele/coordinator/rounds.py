@@ -18,8 +18,7 @@ from typing import Final
 import msgspec
 
 from stele.coordinator.actions import Action, Actions, CommandAction, TimerStart, TimerStop
-from stele.coordinator.context import StepContext
-from stele.coordinator.model import Patience, Wait, sooner
+from stele.coordinator.model import Patience, StepContext, Wait, sooner
 from stele.domain.image import Image
 from stele.domain.model.settings import RELAX_AFTER_S
 from stele.domain.model.topology import AdvanceFence, RelaxBarrier, Rollback

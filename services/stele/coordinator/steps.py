@@ -13,10 +13,8 @@ from immutables import Map
 
 from stele.coordinator.actions import Action, CommandAction, carried_out
 from stele.coordinator.archive import keep_archive
-from stele.coordinator.context import StepContext, refusal_text
-from stele.coordinator.exclusions import exclude
-from stele.coordinator.model import Limits, Memory, Observed, Steps, Wait
-from stele.coordinator.openings import openings
+from stele.coordinator.model import Limits, Memory, Observed, StepContext, Steps, Wait, refusal_text
+from stele.coordinator.openings import exclude, openings
 from stele.coordinator.rounds import Settled, Settlement, settle
 from stele.coordinator.transitions import is_ready, next_move
 from stele.coordinator.upkeep import (

@@ -14,8 +14,7 @@ from stele.coordinator.actions import (
     TimerStop,
     failed,
 )
-from stele.coordinator.context import StepContext
-from stele.coordinator.model import Patience, Wait, sooner
+from stele.coordinator.model import Patience, StepContext, Wait, sooner
 from stele.coordinator.rounds import Settled
 from stele.coordinator.work import is_done, order_work
 from stele.domain.model.settings import STEP_TIME_LIMIT_S

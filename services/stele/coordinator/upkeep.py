@@ -9,8 +9,7 @@
 """
 
 from stele.coordinator.actions import Action, CommandAction, TimerStart, reject
-from stele.coordinator.context import StepContext
-from stele.coordinator.model import Wait
+from stele.coordinator.model import StepContext, Wait
 from stele.coordinator.work import failure_of, is_done, order_work, reset_in_time
 from stele.domain.commands import Rejection
 from stele.domain.model.cdc import ForgetCdcGeneration, PublishCdcGeneration

@@ -10,8 +10,7 @@ from collections.abc import Set
 import msgspec
 
 from stele.coordinator.actions import WorkOrder, WorkReset
-from stele.coordinator.context import StepContext
-from stele.coordinator.model import Patience, SentOrder
+from stele.coordinator.model import Patience, SentOrder, StepContext
 from stele.domain.messages import ReceivedReport, WorkKey
 from stele.domain.names import SILENCE, OrderKind, ReportStatus
 from stele.domain.ring.transition import TransitionRow

@@ -5,7 +5,7 @@ Each of these has an actor, a command and a request id. Facts in parts count in 
 part.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 import msgspec
@@ -58,7 +58,7 @@ def fits(question: Question, epoch: Epoch) -> bool:
     # Facts of parts are found in the epoch of the part, not in that of the commit.
     facts = (*with_those_inside(epoch.facts),)
     return (
-        _has_fact(question, facts)
+        (not question.facts or any(type(fact).__name__ in question.facts for fact in facts))
         and _has_entry(question, epoch, facts)
         and (not question.about or not question.about.isdisjoint(texts_of(facts)))
         and _has_words(question, epoch, facts)
@@ -94,10 +94,6 @@ def texts_of(value: object) -> Iterator[str]:
     elif isinstance(value, tuple | list):
         for each in value:
             yield from texts_of(each)
-
-
-def _has_fact(question: Question, facts: Iterable[Fact]) -> bool:
-    return not question.facts or any(type(fact).__name__ in question.facts for fact in facts)
 
 
 def _has_entry(question: Question, epoch: Epoch, facts: tuple[Fact, ...]) -> bool:

@@ -315,7 +315,9 @@ class ReportTable(msgspec.Struct, frozen=True, dict=True):
     @cached_property
     def _by_session(self) -> dict[str, dict[str, ReceivedReport]]:
         found = dict[str, dict[str, ReceivedReport]]()
-        for (node_id, _, session), received in sorted(self.by_work.items(), key=_work):
+        for (node_id, _, session), received in sorted(
+            self.by_work.items(), key=lambda item: item[0]
+        ):
             found.setdefault(session, {})[node_id] = received
         return found
 
@@ -323,10 +325,6 @@ class ReportTable(msgspec.Struct, frozen=True, dict=True):
         """Return the table without the work of sessions that are not among these."""
         kept = {work: report for work, report in self.by_work.items() if work[2] in sessions}
         return self if len(kept) == len(self.by_work) else ReportTable(Map(kept))
-
-
-def _work(item: tuple[WorkKey, ReceivedReport]) -> WorkKey:
-    return item[0]
 
 
 def _newer(report: Report, known: Report) -> bool:

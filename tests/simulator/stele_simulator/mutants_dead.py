@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 
 from stele.agent.agent import Agent
-from stele.coordinator import exclusions, rounds
+from stele.coordinator import openings, rounds
 from stele.coordinator.actions import PASSED
 from stele.domain.fencing import takes_part
 from stele.domain.image import Image
@@ -30,7 +30,7 @@ _STATE = TransitionState
 @planted(STORY)
 def excluded_without_listening(patch: Patch) -> None:
     """A node that is declared dead is excluded at once, although it still responds."""
-    patch.attribute(exclusions, "_are_down", lambda context, request, declared: PASSED)
+    patch.attribute(openings, "_are_down", lambda context, request, declared: PASSED)
 
 
 @planted(STORY, rule="I5")
@@ -150,7 +150,7 @@ def excluded_nodes_count_as_answers(patch: Patch) -> None:
 @planted(STORY, rule="I10")
 def requests_together_declare_everybody_dead(patch: Patch) -> None:
     """The check that a node with data remains runs at the request, and not at the commit."""
-    for module in (exclusions, topology_decisions):
+    for module in (openings, topology_decisions):
         patch.attribute(module, "check_exclusion", lambda image, request, dead: None)
 
 

@@ -8,8 +8,7 @@ from stele.agent.cleanup import foreign_ranges
 from stele.agent.pulling import Reading
 from stele.coordinator import transitions
 from stele.coordinator.actions import Check
-from stele.coordinator.context import StepContext
-from stele.coordinator.model import Wait
+from stele.coordinator.model import StepContext, Wait
 from stele.domain import fencing
 from stele.domain.fencing import StaleVersion
 from stele.domain.image import Image

@@ -9,9 +9,8 @@ import msgspec
 from stele.agent import identity
 from stele.agent.agent import Agent
 from stele.coordinator import rounds
-from stele.coordinator.context import StepContext
 from stele.coordinator.driver import Driver
-from stele.coordinator.model import Observed
+from stele.coordinator.model import Observed, StepContext
 from stele.coordinator.probes import ReplicaProbes
 from stele.domain.context import Context, Decision
 from stele.domain.image import Image

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Set
 
 from stele.agent import admission, member
-from stele.coordinator.context import StepContext
+from stele.coordinator.model import StepContext
 from stele.domain.base import Fact
 from stele.domain.facts import Epoch
 from stele.domain.model.features import FeaturesEnabled

@@ -9,7 +9,7 @@ from stele.agent import judging
 from stele.agent.gate import Gate
 from stele.coordinator import rounds
 from stele.coordinator.actions import Check
-from stele.coordinator.context import StepContext
+from stele.coordinator.model import StepContext
 from stele.coordinator.rounds import Settled, Settlement, settle
 from stele.coordinator.transitions import is_ready
 from stele.coordinator.work import WorkState, order_work

@@ -10,7 +10,7 @@ from stele.agent.orders import OrderProgress
 from stele.agent.stores import Span, parted
 from stele.coordinator import transitions
 from stele.coordinator.actions import Actions, Check
-from stele.coordinator.context import StepContext
+from stele.coordinator.model import StepContext
 from stele.coordinator.rounds import Settled
 from stele.coordinator.transitions import is_ready
 from stele.coordinator.work import order_work

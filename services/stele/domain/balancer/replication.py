@@ -400,7 +400,7 @@ class _UnevenTable:
         )
         # A tablet loses a replica only after it has all that it lacks in every dc.
         lacking = due.more | due.to_move
-        may_lose = np.flatnonzero(_may_lose(due.fewer, lacking) & still)
+        may_lose = np.flatnonzero(due.fewer & ~lacking & still)
         return moves + self._each(changes, may_lose, self._delete)
 
     def _each(
@@ -589,11 +589,6 @@ def _turned(tablets: npt.NDArray[np.int64], most: int, now_ms: int) -> npt.NDArr
     if len(tablets) <= most:
         return tablets
     return np.roll(tablets, -(now_ms // 1000 * most) % len(tablets))
-
-
-def _may_lose(has: npt.NDArray[np.bool_], lacks: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
-    """Return the tablets that lack no replica in any dc. Only these may lose one."""
-    return has & ~lacks
 
 
 def _is_of_no_use(state: object) -> tuple[bool, bool]:

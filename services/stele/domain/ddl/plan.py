@@ -244,11 +244,11 @@ class _Keyspace:
         schema = self._after.schemas[table.table_id]
         if schema.view is not None:
             base = self._after.tables[schema.view.base_table_id]
-            is_new = self._before.table_named(self._full(base.name)) is None
-            yield (
-                12,
-                _costly(self._view(table, schema), is_new, "it is built from all rows of its base"),
-            )
+            view = self._view(table, schema)
+            if self._before.table_named(self._full(base.name)) is None:
+                yield 12, Planned(view)
+            else:
+                yield 12, Planned(view, Mark.EXPENSIVE, "it is built from all rows of its base")
             return
         yield (
             5,
@@ -409,10 +409,6 @@ class _Keyspace:
     def _removal(self, routine: Function | Aggregate) -> c.FunctionRemoval | c.AggregateRemoval:
         kind = c.FunctionRemoval if isinstance(routine, Function) else c.AggregateRemoval
         return kind(name=self._full(routine.name), argument_types=routine.argument_types)
-
-
-def _costly(change: c.AnyChange, is_new: bool, why: str) -> Planned:
-    return Planned(change) if is_new else Planned(change, Mark.EXPENSIVE, why)
 
 
 def _is_of(row: UserType | Function | Aggregate, keyspace: Keyspace | None) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Final
 
 import msgspec
@@ -182,9 +181,10 @@ def check_options(
     least, most = together.min_tablet_count, together.max_tablet_count
     if not others or not most or least <= most:
         return None
+    names = ", ".join(image.schema.full_name(each) for each in others)
     return Rejection(
         "bad_table_options",
-        f"With {_named(image, others)}, which has the same tablets, min_tablet_count would be {least} and"
+        f"With {names}, which has the same tablets, min_tablet_count would be {least} and"
         f" max_tablet_count {most}.",
         "Raise the one, or lower the other: the largest of the one counts, and the least of the other.",
     )
@@ -200,10 +200,6 @@ def _check_repairs(image: Image, owner: Table, options: TableOptions) -> Rejecti
         f"Give auto_repair_enabled and auto_repair_threshold to {name}.",
         {"base": name},
     )
-
-
-def _named(image: Image, tables: Sequence[Table]) -> str:
-    return ", ".join(image.schema.full_name(table) for table in tables)
 
 
 # Creation and changes of tables.

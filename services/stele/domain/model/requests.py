@@ -344,7 +344,7 @@ class RequestsImage(msgspec.Struct, frozen=True, dict=True):
     @cached_property
     def _in_order(self) -> tuple[Request, ...]:
         """Kept, because each look of the coordinator reads them several times."""
-        return tuple(sorted(self.open.values(), key=_first_come))
+        return tuple(sorted(self.open.values(), key=lambda r: (r.submitted_epoch, r.request_id)))
 
     def pending(self) -> list[Request]:
         """Return the requests that wait to be started, the oldest first."""
@@ -393,15 +393,7 @@ class RequestsImage(msgspec.Struct, frozen=True, dict=True):
     def finished_first(self, count: int) -> list[Request]:
         """Return the ``count`` oldest finished requests, the oldest first."""
         ended = (r for r in self.requests.values() if r.status not in UNFINISHED)
-        return nsmallest(count, ended, key=_first_finished) if count else []
-
-
-def _first_finished(request: Request) -> tuple[int, str]:
-    return request.finished_epoch, request.request_id
-
-
-def _first_come(request: Request) -> tuple[int, str]:
-    return request.submitted_epoch, request.request_id
+        return nsmallest(count, ended, key=lambda r: (r.finished_epoch, r.request_id))
 
 
 # Ids: UUIDs that begin with a time, so that ids too old to be remembered can be recognized.

@@ -9,8 +9,14 @@ from typing import Final
 
 import numpy as np
 
-from stele.domain.planner.balancing import drain, even_counts, even_sizes
-from stele.domain.planner.board import Board, node_board, shard_board
+from stele.domain.planner.balancing import (
+    Board,
+    drain,
+    even_counts,
+    even_sizes,
+    node_board,
+    shard_board,
+)
 from stele.domain.planner.cluster import NodeRole, strays, vacant
 from stele.domain.planner.moves import DEFAULT_LIMITS, BalanceLimits, ReplicaMove, Round
 from stele.domain.planner.scopes import scopes, standing, stopped

@@ -8,7 +8,7 @@ from functools import cached_property
 
 import numpy as np
 
-from stele.domain.planner.board import Board, node_board
+from stele.domain.planner.balancing import Board, node_board
 from stele.domain.planner.moves import Round
 from stele.domain.planner.plan import one_size
 from stele.domain.planner.planned import NodeVerdict, Rule

@@ -106,11 +106,11 @@ def _whole(least: int, most: int) -> Check:
     return check
 
 
-def _fraction(least: float, *, or_equal: bool) -> Check:
+def _fraction(*, or_zero: bool) -> Check:
     def check(name: str, value: str) -> str:
         number = float(value) if _FRACTION.fullmatch(value) else math.nan
-        if not (least <= number <= 1 if or_equal else least < number <= 1):
-            raise _bad(name, value, f"a number from {least:g} to 1")
+        if not (0 <= number <= 1 if or_zero else 0 < number <= 1):
+            raise _bad(name, value, "a number from 0 to 1")
         return repr(number)
 
     return check
@@ -162,13 +162,13 @@ def _cdc(name: str, value: str) -> str:
 
 _CHECKS: Final[dict[str, Check]] = {
     "additional_write_policy": _matching(_RETRY, "99p, 50ms, ALWAYS or NEVER"),
-    "bloom_filter_fp_chance": _fraction(0, or_equal=False),
+    "bloom_filter_fp_chance": _fraction(or_zero=False),
     "caching": _map(),
     CDC: _cdc,
     "comment": _any_text,
     "compaction": _map("class"),
     "compression": _map(),
-    "crc_check_chance": _fraction(0, or_equal=True),
+    "crc_check_chance": _fraction(or_zero=True),
     DEFAULT_TTL: _whole(0, MAX_TTL_S),
     GC_GRACE: _whole(0, MAX_INT),
     "max_index_interval": _whole(1, MAX_INT),

@@ -56,7 +56,7 @@ def move(draft: Draft, transition: Transition, asked: Move) -> None:
         # later.
         kept = tablets_may_lack_writes(draft.image, transition)
         late = [n for n in state.cleaned_by(transition) if kept or n in asked.uncleaned]
-        draft.add(*_mark_cleanup(draft, transition, late))
+        draft.add(*_mark_cleanup(draft, late))
     goes_back = bool(transition.mark and state.on_failure)
     if state.everybody_does is not None and not goes_back:
         log_ms = draft.context.log_ms
@@ -141,7 +141,7 @@ def _end(draft: Draft, transition: Transition, *, undone: bool) -> None:
     if undone:
         draft.add(*operation.on_undone(draft.image, transition))
         if operation.cleans_up:
-            draft.add(*_mark_cleanup(draft, transition, gaining_nodes(transition)))
+            draft.add(*_mark_cleanup(draft, gaining_nodes(transition)))
         return
     for subject in transition.subjects:
         if operation.done is not None:
@@ -150,7 +150,7 @@ def _end(draft: Draft, transition: Transition, *, undone: bool) -> None:
             draft.add(NodeChanged(node.gone() if operation.done is NodeState.LEFT else changed))
     draft.add(*operation.on_done(draft.image, transition, draft.context.epoch))
     if operation.cleans_up:
-        draft.add(*_mark_cleanup(draft, transition, losing_nodes(transition)))
+        draft.add(*_mark_cleanup(draft, losing_nodes(transition)))
 
 
 def _end_request(draft: Draft, transition: Transition, request_id: str, *, undone: bool) -> None:
@@ -181,7 +181,7 @@ def _end_request(draft: Draft, transition: Transition, request_id: str, *, undon
         draft.add(NodeChanged(replace(node, state=state)))
 
 
-def _mark_cleanup(draft: Draft, transition: Transition, touched: list[str]) -> list[AnyFact]:
+def _mark_cleanup(draft: Draft, touched: list[str]) -> list[AnyFact]:
     """Mark nodes that hold rows of ranges that they do not own.
 
     Normal nodes receive the order to clean up. Nodes that leave, or wait to join, receive it once

@@ -228,13 +228,10 @@ def sources(
     """Return all other participants, each of which must be read completely."""
     among = _among(image, repairing)
     others = [node for node in participants(image, among, row.old) if node != node_id]
-    if node_id not in row.old or not among.has(node_id, _dc(image, node_id)) or not others:
+    dc = image.membership.nodes[node_id].dc
+    if node_id not in row.old or not among.has(node_id, dc) or not others:
         return None
     return tuple(node for node in others if node not in unavailable), len(others)
-
-
-def _dc(image: Image, node_id: str) -> str:
-    return image.membership.nodes[node_id].dc
 
 
 def on_done(image: Image, done: Transition, epoch: int) -> Iterable[AnyFact]:

@@ -42,7 +42,8 @@ def resize_table(context: Context, command: ResizeTable) -> Decision:
     image = context.image
     drops = accepted_drops(image, context.envelope.actor)
     table = required(standing_map_owner(image, command.name, drops))
-    other = next((r for r in image.requests.unfinished() if _is_of(r, table)), None)
+    resizes = (r for r in image.requests.unfinished() if r.resizes)
+    other = next((r for r in resizes if r.table_id == table.table_id), None)
     if other is not None:
         return Rejection(
             "table_resizes",
@@ -63,10 +64,6 @@ def resize_table(context: Context, command: ResizeTable) -> Decision:
             tablet_count_before=len(image.ring.placements[table.placement]),
         ),
     )
-
-
-def _is_of(request: Request, table: Table) -> bool:
-    return request.resizes and request.table_id == table.table_id
 
 
 def _check_count(image: Image, table: Table, wanted: int) -> Rejection | None:
