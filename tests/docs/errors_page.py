@@ -31,7 +31,8 @@ class Error(NamedTuple):
 def errors() -> list[Error]:
     """Return every code in the source with its first text, ordered by code. Texts of decisions come first."""
     found = dict[tuple[str, int], Error]()
-    paths = sorted(SERVICES.rglob("*.py"), key=lambda path: ("domain" not in path.parts, path))
+    domain = SERVICES / "domain"
+    paths = sorted(SERVICES.rglob("*.py"), key=lambda path: (domain not in path.parents, path))
     for path in paths:
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
