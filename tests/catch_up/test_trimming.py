@@ -121,16 +121,6 @@ async def test_trim_deletes_no_epoch_unless_replicas_agree_on_the_snapshot(
     assert (world.spans, world.snapshots) == ([EpochSpan(1, LAST)], [*SNAPSHOTS])
 
 
-async def test_proposal_with_another_state_id_gets_no_vote(tmp_path: Path) -> None:
-    world = World(tmp_path)
-    world.says = ArchiveImage(
-        proposed=TrimProposed(replica_id="cu-2", epoch=AT, state_id="00" * 16, at_ms=1)
-    )
-    with pytest.raises(NotArchivedError):
-        await world.trimmer.look()
-    assert world.trimmer.vote is None
-
-
 async def test_vote_does_not_count_for_another_state_id(
     tmp_path: Path,
 ) -> None:

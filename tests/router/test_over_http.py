@@ -383,9 +383,10 @@ async def test_new_router_waits_until_the_cluster_is_founded() -> None:
     (
         ("127.0.0.1:31812", "it does not begin with http:// or https://"),
         ("http://127.0.0.1:31812,http://", "it names no host"),
+        ([], "address"),
     ),
 )
-async def test_invalid_address_is_refused_at_once(url: str, why: str) -> None:
+async def test_invalid_address_is_refused_at_once(url: str | list[str], why: str) -> None:
     with pytest.raises(ValueError, match=why):
         async with http_router(url):
             pass
@@ -435,12 +436,3 @@ async def test_closed_router_leaves_no_task() -> None:
         async with http_router([url]):
             await asyncio.sleep(0.05)
         await until(lambda: asyncio.all_tasks() <= before, "what it began to end", 5)
-
-
-async def test_router_without_a_service_is_not_ready() -> None:
-    with pytest.raises(NotReady, match=r"127\.0\.0\.1:1 does not answer"):
-        async with http_router(["http://127.0.0.1:1"], ready_s=0.5):
-            pass
-    with pytest.raises(ValueError, match="address"):
-        async with http_router([]):
-            pass

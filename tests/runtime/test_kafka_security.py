@@ -7,7 +7,7 @@ import msgspec
 import pytest
 from faust.auth import SASLCredentials, SSLCredentials
 
-from stele.log.brokers import Brokers, Login, Secret, Tls
+from stele.log.brokers import Brokers
 from stele.runtime.live_flow import _credentials
 from stele.runtime.settings import (
     ConfigurationError,
@@ -105,23 +105,6 @@ def test_faust_gets_sasl_or_ssl_credentials(files: dict[str, str]) -> None:
     tls = _credentials(loaded(without(files, "SASL") | {"STELE_KAFKA_SECURITY_PROTOCOL": "SSL"}))
     assert isinstance(tls, SSLCredentials)
     assert tls.context.check_hostname
-
-
-@pytest.mark.parametrize(
-    ("tls", "login", "protocol"),
-    [
-        (None, None, "PLAINTEXT"),
-        (Tls(), None, "SSL"),
-        (None, Login("PLAIN", "u", Secret("p")), "SASL_PLAINTEXT"),
-        (Tls(), Login("PLAIN", "u", Secret("p")), "SASL_SSL"),
-    ],
-)
-def test_protocol_follows_from_tls_and_login(
-    tls: Tls | None, login: Login | None, protocol: str
-) -> None:
-    brokers = Brokers("b:1", tls, login)
-    assert brokers.protocol == protocol
-    assert brokers.client().get("security.protocol", "PLAINTEXT") == protocol
 
 
 def test_printed_and_encoded_settings_hide_the_password(files: dict[str, str]) -> None:

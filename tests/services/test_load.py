@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -15,7 +14,6 @@ import pytest
 
 from stele.domain.names import RequestStatus
 from stele.domain.ring.partitioner import token_of
-from stele.domain.rules.schema import all_off
 from stele.log.brokers import Brokers
 from stele.log.flows import FlowWriter, flow_topic
 from tests.deployment.commands import delete_topic
@@ -138,33 +136,6 @@ async def test_tables_are_split_and_merged_by_tablet_size(three: Deployment) -> 
     async with asyncio.timeout(REST_S):  # the rows left on the source are deleted
         while sum((await stored(three)).values()) != sum(before.values()):  # noqa: ASYNC110
             await asyncio.sleep(0.2)
-
-
-async def test_table_with_balancing_off_keeps_its_tablets_until_the_time_ends(
-    three: Deployment,
-) -> None:
-    off, other = TABLES
-    before, others = reads_of(three, off), reads_of(three, other)
-    until_ms = time.time_ns() // 1_000_000 + OFF_MS
-    await three.command(type="switch_balancing_off", name=off, until_ms=until_ms)
-    balancer = await three.start_balancer()
-    shown = await balancer.until("/v1/balance", by_size, "all loads to be known", REST_S)
-    (switch,) = shown["off"]
-    assert (switch["name"], switch["balancing"]["until_ms"]) == (off, until_ms)
-    kept = list[list[tuple[str, ...]]]()
-
-    def is_on() -> bool:
-        image = three.image
-        if all_off(image.schema):
-            kept.append(reads_of(three, off))
-            return False
-        return True
-
-    await until(lambda: reads_of(three, other) != others, "the other table to move", REST_S)
-    await until(is_on, "the switch to end", REST_S)
-    assert kept and all(each == before for each in kept)
-    assert time.time_ns() // 1_000_000 >= until_ms
-    await until(lambda: reads_of(three, off) != before, "it to be balanced", REST_S)
 
 
 async def test_restarted_balancer_reads_earlier_load_reports(
