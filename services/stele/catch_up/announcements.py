@@ -38,10 +38,6 @@ from stele.log.commander import NotTakenError
 from stele.runtime.logs import get_logger
 from stele.runtime.settings import ConfigurationError
 
-# The commands that a replica sends: it announces itself and its snapshots, and proposes
-# truncation.
-
-
 LOOK_S: Final = 1.0
 MOMENT_S: Final = 0.02
 NS_IN_MS: Final = 1_000_000

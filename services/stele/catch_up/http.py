@@ -19,15 +19,7 @@ from stele.catch_up import metrics
 from stele.catch_up.checking import PERCENT, Checks
 from stele.catch_up.holdings import Holdings, StartQuestion
 from stele.catch_up.identity import ReplicaIdentity
-from stele.catch_up.recovering import (
-    LARGEST,
-    NotRecoverable,
-    RecoverQuestion,
-    flag,
-    number,
-    numbers,
-    state_id_in,
-)
+from stele.catch_up.recovering import LARGEST, NotRecoverable, RecoverQuestion
 from stele.log.archive.archive import Archive
 from stele.log.archive.container import Archived, DamagedFileError, from_container
 from stele.log.errors import LogError
@@ -51,6 +43,8 @@ MOST_BODY_BYTES: Final = recent.BYTES + 1024 * 1024
 """A recovery sends all that a process returned from /v1/recent, compressed."""
 WRITTEN_S: Final = 12.0
 """Limit for waiting on a slow disk, in seconds. It is shorter than the client's timeout."""
+STATE_ID_CHARS: Final = 32
+MOST_DIGITS: Final = 19
 READERS: Final = 4
 """Most answers that are read from the disk at once."""
 
@@ -116,12 +110,12 @@ class CatchUpApi:
         """
         self._held.check_served()
         asked = StartQuestion(
-            epoch=number(request, "epoch", 0, LARGEST),
-            at_most=number(request, "at_most", LARGEST, LARGEST),
-            floor_epoch=number(request, "floor_epoch", 0, LARGEST),
-            floor_state_id=state_id_in(request, "floor_state_id"),
-            decided=flag(request, "decided", "0"),
-            tail_will_do=flag(request, "tail", "1"),
+            epoch=_number(request, "epoch", 0, LARGEST),
+            at_most=_number(request, "at_most", LARGEST, LARGEST),
+            floor_epoch=_number(request, "floor_epoch", 0, LARGEST),
+            floor_state_id=_state_id(request, "floor_state_id"),
+            decided=_flag(request, "decided", "0"),
+            tail_will_do=_flag(request, "tail", "1"),
         )
         async with self._reading:
             return JsonResponse(await asyncio.to_thread(self._held.start, asked))
@@ -131,7 +125,7 @@ class CatchUpApi:
         self._held.check_served()
         kept = self._archive.snapshots.named(request.path_params["name"])
         if kept is not None:
-            path = kept.decided_path if flag(request, "decided", "0") else kept.path
+            path = kept.decided_path if _flag(request, "decided", "0") else kept.path
             if path.exists():  # it may be forgotten meanwhile
                 return FileResponse(path, media_type=AVRO)
         raise HttpError(
@@ -149,9 +143,9 @@ class CatchUpApi:
         """
         self._held.check_served()
         self._check_log(request.query_params.get("log_id", ""))
-        first = number(request, "from", 1, LARGEST)
-        last = number(request, "last", LARGEST, LARGEST)
-        limit_bytes = number(request, "limit_bytes", MOST_BYTES, MOST_BYTES)
+        first = _number(request, "from", 1, LARGEST)
+        last = _number(request, "last", LARGEST, LARGEST)
+        limit_bytes = _number(request, "limit_bytes", MOST_BYTES, MOST_BYTES)
 
         read = partial(self._held.records, max(1, first), last, limit_bytes)
         async with self._reading:
@@ -166,7 +160,7 @@ class CatchUpApi:
         With ``epochs``, include the state ids of these epochs if they are here.
         """
         self._held.check_served()
-        epochs = numbers(request, "epochs", LARGEST, MOST_EPOCHS)
+        epochs = _numbers(request, "epochs", LARGEST, MOST_EPOCHS)
         try:
             async with asyncio.timeout(WRITTEN_S):
                 await self._written()
@@ -186,7 +180,7 @@ class CatchUpApi:
 
     async def post_check(self, request: Request) -> Response:
         """Start a check with ``percent`` of a processor, unless one is running."""
-        percent = number(request, "percent", PERCENT, 100)
+        percent = _number(request, "percent", PERCENT, 100)
         return JsonResponse(self.checks.begin(max(1, percent)), 202)
 
     async def post_recover(self, request: Request) -> Response:
@@ -239,14 +233,14 @@ class CatchUpApi:
             caller.check(RECOVER)
             actor = caller.actor(actor)
         return RecoverQuestion(
-            epoch=number(request, "epoch", 0, LARGEST),
-            state_id=state_id_in(request, "state_id"),
-            known_epoch=number(request, "known_epoch", 0, LARGEST),
-            known_log_id=state_id_in(request, "known_log_id"),
+            epoch=_number(request, "epoch", 0, LARGEST),
+            state_id=_state_id(request, "state_id"),
+            known_epoch=_number(request, "known_epoch", 0, LARGEST),
+            known_log_id=_state_id(request, "known_log_id"),
             actor=actor,
             reason=request.query_params.get("reason", "")[:MOST_CHARS],
-            force=flag(request, "force", "0"),
-            told_epoch=number(request, "told_epoch", LARGEST, LARGEST),
+            force=_flag(request, "force", "0"),
+            told_epoch=_number(request, "told_epoch", LARGEST, LARGEST),
         )
 
     def _check_log(self, log_id: str) -> None:
@@ -277,3 +271,44 @@ def _not_recovered(error: Exception) -> HttpError:
         f"{error}",
         hint="Look at what the replicas hold: `stele recover --dry-run`.",
     )
+
+
+def _numbers(request: Request, name: str, most: int, most_of_them: int) -> tuple[int, ...]:
+    """Parse the comma-separated numbers of a parameter, at most ``most_of_them``."""
+    texts = request.query_params.get(name, "").split(",")
+    if len(texts) > most_of_them:
+        raise HttpError(
+            400, "invalid", f"{name} has {len(texts)} numbers", hint=f"{most_of_them} at most."
+        )
+    return tuple(_parsed(name, text, most) for text in texts if text)
+
+
+def _number(request: Request, name: str, default: int, most: int) -> int:
+    text = request.query_params.get(name, "")
+    return _parsed(name, text, most) if text else default
+
+
+def _parsed(name: str, text: str, most: int) -> int:
+    if not (text.isascii() and text.isdecimal() and len(text) <= MOST_DIGITS) or int(text) > most:
+        raise HttpError(
+            400, "invalid", f"{name}={text[:40]}", hint=f"It is a number from 0 to {most}."
+        )
+    return int(text)
+
+
+def _flag(request: Request, name: str, default: str) -> bool:
+    text = request.query_params.get(name, default)
+    if text not in ("0", "1"):
+        raise HttpError(400, "invalid", f"{name}={text[:40]}", hint="It is 0 or 1.")
+    return text == "1"
+
+
+def _state_id(request: Request, name: str) -> bytes:
+    text = request.query_params.get(name, "")
+    try:
+        found = bytes.fromhex(text)
+    except ValueError:
+        found = b""
+    if text and (len(text) != STATE_ID_CHARS or not found):
+        raise HttpError(400, "invalid", f"{name}={text[:40]}", hint="It is an id: 32 hex digits.")
+    return found

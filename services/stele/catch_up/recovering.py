@@ -14,7 +14,6 @@ from collections.abc import Awaitable, Callable
 from typing import Final, NamedTuple, TypeVar
 
 from confluent_kafka import KafkaException
-from starlette.requests import Request
 
 from stele.catch_up.keeper import Keeper
 from stele.domain.base import Rejection
@@ -30,62 +29,11 @@ from stele.log.fold import Start
 from stele.log.port import Log, LogPast, Record
 from stele.log.recovery import first_recovery, start_after
 from stele.runtime.answers.catch_up import RecoverableAnswer, RecoveredAnswer
-from stele.runtime.http import HttpError
 from stele.runtime.logs import get_logger
 from stele.runtime.retries import until_it_works
 
-# Parse the query parameters of catch-up requests: numbers, flags and ids.
-#
-# Malformed ones are rejected.
-
-
-STATE_ID_CHARS: Final = 32
 LARGEST: Final = 1 << 62
-MOST_DIGITS: Final = 19
-
-
-def number(request: Request, name: str, default: int, most: int) -> int:
-    text = request.query_params.get(name, "")
-    return _number(name, text, most) if text else default
-
-
-def numbers(request: Request, name: str, most: int, most_of_them: int) -> tuple[int, ...]:
-    """Parse the comma-separated numbers of a parameter, at most ``most_of_them``."""
-    texts = request.query_params.get(name, "").split(",")
-    if len(texts) > most_of_them:
-        raise HttpError(
-            400, "invalid", f"{name} has {len(texts)} numbers", hint=f"{most_of_them} at most."
-        )
-    return tuple(_number(name, text, most) for text in texts if text)
-
-
-def _number(name: str, text: str, most: int) -> int:
-    known = text.isascii() and text.isdecimal() and len(text) <= MOST_DIGITS
-    if not known or int(text) > most:
-        raise HttpError(
-            400, "invalid", f"{name}={text[:40]}", hint=f"It is a number from 0 to {most}."
-        )
-    return int(text)
-
-
-def flag(request: Request, name: str, default: str) -> bool:
-    text = request.query_params.get(name, default)
-    if text not in ("0", "1"):
-        raise HttpError(400, "invalid", f"{name}={text[:40]}", hint="It is 0 or 1.")
-    return text == "1"
-
-
-def state_id_in(request: Request, name: str) -> bytes:
-    text = request.query_params.get(name, "")
-    try:
-        found = bytes.fromhex(text)
-    except ValueError:
-        found = b""
-    if text and (len(text) != STATE_ID_CHARS or not found):
-        raise HttpError(400, "invalid", f"{name}={text[:40]}", hint="It is an id: 32 hex digits.")
-    return found
-
-
+"""Greater than every epoch."""
 READ_RECORDS: Final = 2000
 BROKER_LIMIT_S: Final = 30.0
 LOOK_S: Final = 0.1

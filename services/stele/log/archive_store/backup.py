@@ -26,7 +26,6 @@ from stele.log.archive_store.source import ArchiveSource
 from stele.log.archive_store.stored import StoredArchive, stored_archive
 from stele.log.archive_store.verify import verify
 from stele.log.blobs.port import BlobStore, StoreUnavailableError
-from stele.log.fold import Start
 
 
 class BackedUp(NamedTuple):
@@ -225,10 +224,6 @@ def _what_follows(archive: Archive, stored: StoredArchive) -> Restored:
         raise DamagedFileError(f"{stored.store.url} has neither a snapshot nor the first epoch")
     if spans and spans[-1].last > start.image.epoch:
         start = archive.fold_on(start, spans[-1].last)
-    return _restored(archive, start)
-
-
-def _restored(archive: Archive, start: Start) -> Restored:
     image = start.image
     return Restored(
         cluster=image.cluster,

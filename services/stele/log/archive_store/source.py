@@ -83,14 +83,6 @@ class ArchiveSource(EpochSource, Protocol):
         ...
 
 
-def _unknown_log() -> About:
-    return About("", "", "")
-
-
-def _no_pause() -> None:
-    return
-
-
 class LocalSource:
     """The archive in a folder of this process.
 
@@ -101,8 +93,8 @@ class LocalSource:
     def __init__(
         self,
         archive: Archive,
-        about: Callable[[], About] = _unknown_log,
-        pause: Callable[[], None] = _no_pause,
+        about: Callable[[], About] = lambda: About("", "", ""),
+        pause: Callable[[], None] = lambda: None,
     ) -> None:
         self._archive = archive
         self._about = about
