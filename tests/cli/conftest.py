@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -120,14 +120,33 @@ class Ran:
     err: str
 
 
-Stele = Callable[..., Ran]
+@dataclass(frozen=True)
+class Stele:
+    """Runs ``stele`` with the server as every service: ``stele("status", "--json")``."""
+
+    capsys: pytest.CaptureFixture[str]
+
+    def __call__(self, *arguments: str) -> Ran:
+        self.capsys.readouterr()
+        code = run(arguments)
+        captured = self.capsys.readouterr()
+        return Ran(code, captured.out, captured.err)
+
+    def exits(self, code: int, *arguments: str) -> Ran:
+        """Run a command line that ends with this exit code."""
+        ran = self(*arguments)
+        assert ran.exit_code == code, ran
+        return ran
+
+    def ok(self, *arguments: str) -> Ran:
+        """Run a command line that succeeds."""
+        return self.exits(0, *arguments)
 
 
 @pytest.fixture
 def stele(
     server: Server, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> Stele:
-    """Return a function that runs ``stele`` with the server as every service: ``stele("status", "--json")``."""
     monkeypatch.setenv("STELE_URL", server.url)
     monkeypatch.setenv("STELE_COORDINATOR_URLS", server.url)
     monkeypatch.setenv("STELE_SESSION_GUARD_URLS", f"{server.url}/guard")
@@ -136,14 +155,7 @@ def stele(
     monkeypatch.delenv("STELE_DIR", raising=False)
     # The server answers at once. A busy machine must not add notices about silence.
     monkeypatch.setattr("stele.cli.notice.SILENT_AFTER_S", 60.0)
-
-    def call(*arguments: str) -> Ran:
-        capsys.readouterr()
-        code = run(arguments)
-        captured = capsys.readouterr()
-        return Ran(code, captured.out, captured.err)
-
-    return call
+    return Stele(capsys)
 
 
 STATE_ID = "ab" * 16

@@ -32,17 +32,14 @@ def copy(tmp_path: Path, made: Made) -> Path:
 
 
 def test_backup_is_verified_and_restored(stele: Stele, copy: Path, tmp_path: Path) -> None:
-    verified = stele("backup", "verify", str(copy))
-    assert verified.exit_code == 0, verified.err
+    verified = stele.ok("backup", "verify", str(copy))
     assert "epochs 1 to 80, 80 of them folded; 1 snapshot compared" in verified.out
     assert "nothing is wrong" in verified.out
-    restored = stele("restore", f"file://{copy}", "--into", str(tmp_path / "into"))
-    assert restored.exit_code == 0, restored.err
+    restored = stele.ok("restore", f"file://{copy}", "--into", str(tmp_path / "into"))
     assert "epochs 1 to 80, newest snapshot of epoch 60" in restored.out
     assert "It is the metadata" in restored.out
     assert Archive(tmp_path / "into").segments.spans() == [(1, 80)]
-    again = stele("restore", str(copy), "--into", str(tmp_path / "into"))
-    assert again.exit_code == 2
+    again = stele.exits(2, "restore", str(copy), "--into", str(tmp_path / "into"))
     assert "is not empty. Name a folder that does not exist." in again.err
 
 
@@ -60,13 +57,11 @@ def test_verify_names_a_damaged_file_and_restore_fails(
 ) -> None:
     path = next(copy.rglob("*-decided.avro"))
     path.write_bytes(path.read_bytes()[:-5])
-    verified = stele("backup", "verify", str(copy))
-    assert verified.exit_code == 1
+    verified = stele.exits(1, "backup", "verify", str(copy))
     assert path.name in verified.out
     assert "wrong: 1" in verified.out
     assert "--check" in verified.out
-    restored = stele("restore", str(copy), "--into", str(tmp_path / "into"))
-    assert restored.exit_code == 1
+    restored = stele.exits(1, "restore", str(copy), "--into", str(tmp_path / "into"))
     assert "`stele backup verify` lists all errors" in restored.err
     assert not (tmp_path / "into").exists()
 
@@ -101,7 +96,6 @@ def test_impossible_requests_fail_with_one_line(
 
 def test_backup_fails_if_no_replica_answers(stele: Stele, tmp_path: Path) -> None:
     url = f"http://127.0.0.1:{free_port()}"
-    ran = stele("backup", str(tmp_path / "backup"), "--catch-up", url)
-    assert ran.exit_code == 3
+    ran = stele.exits(3, "backup", str(tmp_path / "backup"), "--catch-up", url)
     assert "Is catch-up running?" in ran.err
     assert ran.out == ""

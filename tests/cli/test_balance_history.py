@@ -241,8 +241,7 @@ def test_output_has_reason_outcome_and_duration(server: Server, stele: Stele) ->
     noop = {"epoch": 9, "command": "noop", "facts": []}
     rows = [asked_row(7, "pending"), asked_row(7, "failed", **end), noop]
     serve(server, rows, 9)
-    ran = stele("balance", "history", "music.songs", "3")
-    assert ran.exit_code == 0, ran.err
+    ran = stele.ok("balance", "history", "music.songs", "3")
     lines = ran.out.splitlines()
     assert lines[0].strip() == "decisions from epoch 1 to 9"
     shown = " ".join(lines[2].split()[2:])
@@ -289,8 +288,8 @@ def test_since_is_an_epoch_or_a_time(server: Server, stele: Stele) -> None:
     server.answers.clear()
     serve(server, [asked_row(epoch, "pending") for epoch in range(1, 10)], 9)
     assert json.loads(stele("balance", "history", "--since", "2h", "--json").out)["decisions"] == []
-    ran = stele("balance", "history", "--since", "yesterday")
-    assert ran.exit_code == 2 and "neither an epoch nor a span of time" in ran.err
+    ran = stele.exits(2, "balance", "history", "--since", "yesterday")
+    assert "neither an epoch nor a span of time" in ran.err
 
 
 def test_search_ends_at_truncated_epochs(server: Server, stele: Stele) -> None:

@@ -52,8 +52,7 @@ def test_balance_off_counts_its_times_from_the_request_id(
         *("--for", "2h", "--abort-after", "1m30s", "--reason", "the night"),
         *("--request-id", REQUEST_ID),
     )
-    ran = stele("balance", "off", *([name] if name else []), *said)
-    assert ran.exit_code == 0, ran.err
+    ran = stele.ok("balance", "off", *([name] if name else []), *said)
     until_ms = ASKED_MS + 7_200_000
     assert sent(server) == {
         "type": "switch_balancing_off",
@@ -100,8 +99,7 @@ def test_balance_off_prints_the_number_of_moves_that_continue(server: Server, st
 def test_invalid_duration_is_refused_before_anything_is_sent(
     server: Server, stele: Stele, words: tuple[str, str]
 ) -> None:
-    ran = stele("balance", "off", f"{words[0]}={words[1]}")
-    assert ran.exit_code == 2
+    ran = stele.exits(2, "balance", "off", f"{words[0]}={words[1]}")
     assert words[1] in ran.err and ("For example" in ran.err or "stele id" in ran.err)
     assert not server.asked
 

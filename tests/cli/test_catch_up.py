@@ -97,8 +97,7 @@ def test_show_lists_replicas_with_archived_epochs_and_liveness(
 ) -> None:
     archive(server)
     server.answer("GET", "/v1/progress", {**IDLE, "replicas": HEARD, "waits": [WAIT]})
-    ran = stele("catch-up", "show")
-    assert ran.exit_code == 0, ran.err
+    ran = stele.ok("catch-up", "show")
     assert "members    2; archive_replication is 3" in ran.out
     assert "of epoch 100, which c-1 c-2 have" in ran.out
     assert "has all epochs" in ran.out
@@ -118,8 +117,7 @@ def test_show_lists_replicas_with_archived_epochs_and_liveness(
 def test_show_works_without_a_coordinator_and_as_json(server: Server, stele: Stele) -> None:
     truncated = {"epoch": 50, "offset": 150, "log_id": LOG, "hash": 64 * "a", "members": ["c-1"]}
     archive(server, agreed=[], archive={"asked_epoch": 7, "truncated": truncated})
-    ran = stele("catch-up", "show")
-    assert ran.exit_code == 0, ran.err
+    ran = stele.ok("catch-up", "show")
     assert "none that a majority of the members has" in ran.out
     assert "begins at epoch 50" in ran.out
     assert row(ran.out, "c-1")[4] == "unknown"
@@ -142,9 +140,7 @@ def test_show_has_the_reason_why_a_replica_stopped_reading(
     monkeypatch.setenv("STELE_CATCH_UP_URLS", server.url)
     archive(server, replicas=[], agreed=[])
     server.answer("GET", "/v1/archive", STANDS)
-    ran = stele("catch-up", "show")
-    assert ran.exit_code == 0, ran.err
-    assert f"c-1 ({server.url}): {STANDS['trouble']}" in ran.out
+    assert f"c-1 ({server.url}): {STANDS['trouble']}" in stele.ok("catch-up", "show").out
     shown = msgspec.json.decode(stele("catch-up", "show", "--json").out)
     assert shown["troubles"] == {server.url: STANDS["trouble"]}
 
@@ -166,8 +162,7 @@ def test_status_of_an_empty_log_shows_the_older_log_of_a_replica(
         0,
         "The log is empty: there is no cluster yet. `stele found` creates it.\n",
     )
-    lost = stele("status")
-    assert lost.exit_code == 1
+    lost = stele.exits(1, "status")
     assert lost.out == (
         f"The log is empty, but catch-up replica c-1 holds epoch 196627 of log {'0a' * 16}: `stele recover`"
         " continues from there.\n"
@@ -179,25 +174,22 @@ def test_reconfigure_cancel_cancels_the_open_request(server: Server, stele: Stel
     rows = [request("running"), request("running", request_id=new_request_id(), **mine)]
     cluster(server, requests=rows)
     server.answer("POST", "/v1/commands", ACCEPTED)
-    ran = stele("catch-up", "reconfigure", "--cancel")
-    assert ran.exit_code == 0, ran.err
+    ran = stele.ok("catch-up", "reconfigure", "--cancel")
     assert sent(server)["command"] == {"type": "cancel", "target": rows[1]["request_id"]}
     assert "is cancelled since epoch 8" in ran.out
 
 
 def test_reconfigure_cancel_fails_without_an_open_request(server: Server, stele: Stele) -> None:
     cluster(server, requests=[request("running")])
-    ran = stele("catch-up", "reconfigure", "--cancel")
-    assert ran.exit_code == 1 and "No change of the members is under way" in ran.err
+    ran = stele.exits(1, "catch-up", "reconfigure", "--cancel")
+    assert "No change of the members is under way" in ran.err
     assert stele("catch-up", "reconfigure", "3", "--cancel").exit_code == 2
 
 
 def test_why_shows_waits_of_the_archive_without_open_requests(server: Server, stele: Stele) -> None:
     cluster(server)
     server.answer("GET", "/v1/progress", {**IDLE, "waits": [WAIT]})
-    ran = stele("why")
-    assert ran.exit_code == 0, ran.err
-    assert f"the archive waits for {WAIT['waiting_for']}" in ran.out
+    assert f"the archive waits for {WAIT['waiting_for']}" in stele.ok("why").out
 
 
 # The log.
@@ -207,8 +199,7 @@ def test_log_snapshot_waits_until_a_majority_has_it(server: Server, stele: Stele
     server.answer("POST", "/v1/commands", {**ACCEPTED, "epoch": 105})
     archive(server)
     archive(server, agreed=[agreed(105, "c-1", "c-2")])
-    ran = stele("log", "snapshot")
-    assert ran.exit_code == 0, ran.err
+    ran = stele.ok("log", "snapshot")
     assert sent(server)["command"] == {"type": "ask_snapshot"}
     assert "asked for of epoch 105" in ran.out and "c-1 c-2 have that of epoch 105" in ran.out
 
@@ -216,16 +207,14 @@ def test_log_snapshot_waits_until_a_majority_has_it(server: Server, stele: Stele
 def test_log_snapshot_fails_if_no_majority_takes_it_in_time(server: Server, stele: Stele) -> None:
     server.answer("POST", "/v1/commands", {**ACCEPTED, "epoch": 105})
     archive(server)
-    ran = stele("log", "snapshot", "--timeout", "0.4")
-    assert ran.exit_code == 1
+    ran = stele.exits(1, "log", "snapshot", "--timeout", "0.4")
     assert "no majority of the members has it after 0.4 s" in ran.out
     assert stele("log", "snapshot", "--no-wait").exit_code == 0
 
 
 def test_truncate_dry_run_shows_the_limit_and_its_reason(server: Server, stele: Stele) -> None:
     archive(server)
-    ran = stele("log", "truncate", "--dry-run")
-    assert ran.exit_code == 0, ran.err
+    ran = stele.ok("log", "truncate", "--dry-run")
     assert "epochs 1 to 89 can be deleted" in ran.out
     assert "why not further: reader spark is at epoch 95" in ran.out
     assert "lost readers, for which truncation does not wait: old" in ran.out
@@ -236,8 +225,7 @@ def test_truncate_dry_run_shows_the_limit_and_its_reason(server: Server, stele: 
 def test_truncate_sends_the_newest_possible_epoch(server: Server, stele: Stele) -> None:
     archive(server)
     server.answer("POST", "/v1/commands", ACCEPTED)
-    ran = stele("log", "truncate")
-    assert ran.exit_code == 0, ran.err
+    ran = stele.ok("log", "truncate")
     assert sent(server)["command"] == {"type": "truncate_log", "epoch": 90, "offset": 270}
     assert "the log begins at epoch 90, offset 270, since epoch 8" in ran.out
 
@@ -246,12 +234,11 @@ def test_truncate_fails_with_the_reason_if_nothing_can_be_deleted(
     server: Server, stele: Stele
 ) -> None:
     archive(server, truncation={"why_not_more": "no catch-up replica is a member"})
-    ran = stele("log", "truncate")
-    assert ran.exit_code == 1 and not server.asked_for("/v1/commands")
+    ran = stele.exits(1, "log", "truncate")
+    assert not server.asked_for("/v1/commands")
     assert "Nothing of the log can be deleted now" in ran.err
     assert "no catch-up replica is a member" in ran.err
-    ran = stele("log", "truncate", "--dry-run")
-    assert ran.exit_code == 0
+    ran = stele.ok("log", "truncate", "--dry-run")
     assert "nothing can be deleted: the log begins at epoch 1" in ran.out
 
 
@@ -261,8 +248,7 @@ def test_readers_are_listed_and_forgotten(server: Server, stele: Stele) -> None:
     assert row(stele("log", "readers").out, "spark")[1] == "95"
     shown = msgspec.json.decode(stele("log", "readers", "--json").out)
     assert shown["readers"][0]["reader_id"] == "spark" and shown["epoch"] == 110
-    ran = stele("log", "readers", "forget", "spark")
-    assert ran.exit_code == 0, ran.err
+    stele.ok("log", "readers", "forget", "spark")
     assert sent(server)["command"] == {"type": "forget_reader", "reader_id": "spark"}
 
 

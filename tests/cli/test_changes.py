@@ -60,8 +60,7 @@ IDENTITY = {
 def test_join_reads_the_identity_of_the_node(server: Server, stele: Stele) -> None:
     server.answer("GET", "/v1/node", IDENTITY)
     server.answer("POST", "/v1/commands", ACCEPTED)
-    ran = stele("join", server.url, "--no-wait", "--reason", "more room")
-    assert ran.exit_code == 0, ran.err
+    ran = stele.ok("join", server.url, "--no-wait", "--reason", "more room")
     command = sent(server)["command"]
     assert isinstance(command, dict)
     assert {key: command[key] for key in IDENTITY} == IDENTITY
@@ -89,8 +88,7 @@ def test_join_at_the_address_of_another_service_names_the_service(
     position = {"service": "metadata-log", "instance": "ml", "epoch": 1}
     position |= {"state_id": "", "log_id": "", "hash": ""}
     server.answer("GET", "/v1/position", position)
-    ran = stele("join", server.url)
-    assert ran.exit_code == 2
+    ran = stele.exits(2, "join", server.url)
     assert f"{server.url} is a metadata-log, not a data node." in ran.err
 
 
@@ -112,8 +110,7 @@ def test_request_with_a_renewed_id_is_followed_under_the_new_id(
         "POST", "/v1/commands", {**refused, "details": {"horizon_ms": str(horizon_ms)}}, 410
     )
     server.answer("POST", "/v1/commands", ACCEPTED)
-    ran = stele("decommission", "n3", "--no-wait")
-    assert ran.exit_code == 0, ran.err
+    ran = stele.ok("decommission", "n3", "--no-wait")
     _, again = [msgspec.json.decode(asked.body) for asked in server.asked_for("/v1/commands")]
     assert time_ms(again["request_id"]) > horizon_ms
     assert f"follow it with: stele request follow {again['request_id']}" in ran.out
@@ -124,8 +121,7 @@ def test_change_prints_its_request_id_and_follows_to_the_end(server: Server, ste
     follows(
         server, "mine", (8, "pending", ""), (9, "running", "write_both_read_old"), (12, "done", "")
     )
-    ran = stele("decommission", "n1", "--request-id", "mine")
-    assert ran.exit_code == 0, ran.err
+    ran = stele.ok("decommission", "n1", "--request-id", "mine")
     lines = ran.out.splitlines()
     assert lines[0] == "request mine"
     assert lines[1] == "accepted at epoch 8"
@@ -136,8 +132,7 @@ def test_change_prints_its_request_id_and_follows_to_the_end(server: Server, ste
 
 def test_each_removed_node_gets_its_own_request(server: Server, stele: Stele) -> None:
     server.answer("POST", "/v1/commands", ACCEPTED)
-    ran = stele("remove", "n4", "n5", "--ignore", "n6", "--no-wait")
-    assert ran.exit_code == 0, ran.err
+    ran = stele.ok("remove", "n4", "n5", "--ignore", "n6", "--no-wait")
     bodies = [msgspec.json.decode(asked.body) for asked in server.asked_for("/v1/commands")]
     removed = {"type": "remove", "ignore_nodes": ["n6"], "force": False}
     assert [body["command"] for body in bodies] == [
@@ -155,9 +150,7 @@ def test_follow_shows_only_the_state_of_its_request(server: Server, stele: Stele
         requests=[request("done", request_id="mine")],
         transitions=[transition("write_both_read_old", "other")],
     )
-    ran = stele("request", "follow", "mine")
-    assert ran.exit_code == 0, ran.err
-    assert "write_both_read_old" not in ran.out
+    assert "write_both_read_old" not in stele.ok("request", "follow", "mine").out
 
 
 DELETES = [("truncate", "library"), ("keyspace", "drop", "library"), ("table", "drop", "library.t")]
@@ -168,8 +161,7 @@ def test_deleting_data_needs_the_typed_name_or_yes(
     server: Server, stele: Stele, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]
 ) -> None:
     server.answer("POST", "/v1/commands", ACCEPTED)
-    scripted = stele(*command, "--no-wait")
-    assert scripted.exit_code == 2 and "--yes" in scripted.err
+    assert "--yes" in stele.exits(2, *command, "--no-wait").err
     for typed, posted in (("another", 0), (command[-1], 1)):
         monkeypatch.setattr("sys.stdin", Terminal(f"{typed}\n"))
         asked = stele(*command, "--no-wait", "--reason", "a rehearsal")
@@ -186,8 +178,7 @@ class Terminal(io.StringIO):
 def test_cancel_accepts_a_prefix_of_an_id(server: Server, stele: Stele) -> None:
     cluster(server, requests=[request("running")])
     server.answer("POST", "/v1/commands", ACCEPTED)
-    ran = stele("cancel", "join-n3", "--request-id", "mine", "--no-wait")
-    assert ran.exit_code == 0, ran.err
+    stele.ok("cancel", "join-n3", "--request-id", "mine", "--no-wait")
     assert sent(server)["command"] == {"type": "cancel", "target": "join-n3-1"}
     assert sent(server)["request_id"] == "mine"
     assert server.asked_for("/v1/requests")[0].query["prefix"] == ["join-n3"]
@@ -209,8 +200,7 @@ def test_cancel_reads_the_end_of_a_forgotten_request_from_the_log(
     server.answers.pop(("GET", "/v1/epochs"), None)
     server.answer("GET", "/v1/epochs", [row])
     server.answer("GET", "/v1/epochs", [])
-    ran = stele("cancel", "join-n3")
-    assert ran.exit_code == 0, ran.err
+    ran = stele.ok("cancel", "join-n3")
     (asked, *_) = server.asked_for("/v1/epochs")
     assert asked.query["from"] == [str(ACCEPTED["epoch"])]
     *_, end, proof = ran.out.splitlines()
@@ -221,8 +211,7 @@ def test_cancel_reads_the_end_of_a_forgotten_request_from_the_log(
 def test_cancel_with_an_ambiguous_prefix_sends_nothing(server: Server, stele: Stele) -> None:
     two = [request("running"), request("pending", request_id="join-n3-2")]
     cluster(server, requests=two)
-    ran = stele("cancel", "join-n3")
-    assert ran.exit_code == 1
+    ran = stele.exits(1, "cancel", "join-n3")
     assert "2 requests begin with 'join-n3' at epoch 7: join-n3-1, join-n3-2." in ran.err
     assert not server.asked_for("/v1/commands")
 
@@ -231,8 +220,7 @@ def test_failed_request_fails_the_command_with_its_reason(server: Server, stele:
     server.answer("POST", "/v1/commands", ACCEPTED)
     row = request("failed", request_id="mine", error="n1 [no data]", finished_at_ms=2_000)
     cluster(server, requests=[row])
-    ran = stele("decommission", "n1", "--request-id", "mine")
-    assert ran.exit_code == 1
+    ran = stele.exits(1, "decommission", "n1", "--request-id", "mine")
     *_, end, advice = ran.out.splitlines()
     assert end.endswith("n1 [no data]")
     assert advice.startswith("do: remove the cause and ask again; `stele plan`")
@@ -274,8 +262,7 @@ def test_follow_reads_the_end_of_a_forgotten_request_from_the_log(
     server.answer("GET", "/v1/epochs", [])
     server.answer("GET", "/v1/epochs", [end])
     server.answer("GET", "/v1/epochs", [])
-    ran = stele("request", "follow", "mine")
-    assert ran.exit_code == 0, ran.err
+    ran = stele.ok("request", "follow", "mine")
     assert ran.out.splitlines()[-2:] == [
         "  3.0 s  epoch   12  done",
         "done at epoch 12, 3.0 s after it was asked for",
@@ -347,8 +334,7 @@ def test_get_without_a_quorum_fails_with_that_reason(server: Server, stele: Stel
     cluster(server, nodes=[alive, {**NODES[1], "address": "http://127.0.0.1:9"}])
     refused = {"code": "no_quorum", "message": "1 of 2 replicas answered.", "hint": "Try again."}
     server.answer("GET", "/v1/data/library/key", refused, status=503)
-    ran = stele("get", "library", "key")
-    assert ran.exit_code == 1
+    ran = stele.exits(1, "get", "library", "key")
     assert ran.err == "stele: 1 of 2 replicas answered. Try again.\n"
 
 
@@ -360,9 +346,7 @@ def test_write_with_an_unknown_outcome_is_not_reported_as_refused(
     server.answer("PUT", "/v1/data/library/key", unknown, status=504)
     server.answer("PUT", "/v1/data/library/key", {"code": "x", "message": "No."}, status=503)
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"hello")))
-    ran = stele("put", "library", "key", "-")
-    assert ran.exit_code == 3
-    assert "It may have been written." in ran.err
+    assert "It may have been written." in stele.exits(3, "put", "library", "key", "-").err
 
 
 def test_put_reads_standard_input(
@@ -371,8 +355,7 @@ def test_put_reads_standard_input(
     cluster(server, nodes=[{**NODES[0], "address": server.url}])
     server.answer("PUT", "/v1/data/library/key", {"timestamp": 5, "version": 3, "epoch": 7})
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"hello")))
-    ran = stele("put", "library", "key", "-")
-    assert ran.exit_code == 0, ran.err
+    stele.ok("put", "library", "key", "-")
     assert server.asked_for("/v1/data/library/key")[0].body == b"hello"
 
 
@@ -383,14 +366,13 @@ def test_put_takes_a_value_argument_and_delete_deletes_the_key(
     cluster(server, nodes=[{**NODES[0], "address": server.url}])
     server.answer("PUT", path, written)
     server.answer("DELETE", path, written)
-    ran = stele("put", "library", "key", "1")
-    assert ran.exit_code == 0, ran.err
+    ran = stele.ok("put", "library", "key", "1")
     assert server.asked_for(path)[0].body == b"1"
     for given in ((), ("1", "--file", "f")):
-        wrong = stele("put", "library", "key", *given)
-        assert wrong.exit_code == 2 and "--file FILE" in " ".join(wrong.err.split())
-    ran = stele("delete", "library", "key", "--consistency", "all")
-    assert ran.exit_code == 0 and "deleted at 5" in ran.err
+        wrong = stele.exits(2, "put", "library", "key", *given)
+        assert "--file FILE" in " ".join(wrong.err.split())
+    ran = stele.ok("delete", "library", "key", "--consistency", "all")
+    assert "deleted at 5" in ran.err
     assert server.asked_for(path)[1].method == "DELETE"
     assert server.asked_for(path)[1].query == {"consistency": ["all"]}
 
@@ -413,8 +395,7 @@ def test_row_is_addressed_by_its_key_columns_and_printed_on_one_line(
     cluster(server, nodes=[{**NODES[0], "address": server.url}])
     server.answer("PUT", path, {"timestamp": 5, "version": 3, "epoch": 7})
     server.answer("GET", path, {"total": 3}, x_stele_table_version="7")
-    ran = stele("put", "shop.orders", "ada/2026-11-29", '{"total": 3}')
-    assert ran.exit_code == 0, ran.err
+    stele.ok("put", "shop.orders", "ada/2026-11-29", '{"total": 3}')
     assert server.asked_for(path)[0].body == b'{"total": 3}'
     out = io.TextIOWrapper(io.BytesIO())
     monkeypatch.setattr(sys, "stdout", out)
@@ -430,9 +411,7 @@ def test_get_of_a_missing_key_fails(server: Server, stele: Stele) -> None:
         "details": {"version": 2},
     }
     server.answer("GET", "/v1/data/library/nothing", missing, 404)
-    ran = stele("get", "library", "nothing")
-    assert ran.exit_code == 1
-    assert "There is no such key in 'library'." in ran.err
+    assert "There is no such key in 'library'." in stele.exits(1, "get", "library", "nothing").err
 
 
 @pytest.mark.parametrize(
@@ -443,8 +422,7 @@ def test_store_without_the_data_path_is_not_reported_as_a_missing_key(
 ) -> None:
     cluster(server, nodes=[{**NODES[0], "address": server.url}])
     server.answer("GET", "/v1/data/library/dune", answer, 404)
-    ran = stele("get", "library", "dune")
-    assert ran.exit_code == 1
+    ran = stele.exits(1, "get", "library", "dune")
     assert "does not serve `stele put`, `get`, `delete` and `cdc tail`" in " ".join(ran.err.split())
 
 

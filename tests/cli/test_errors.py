@@ -96,8 +96,7 @@ def test_address_without_a_connection_is_reported_before_the_timeout(
 
 def test_another_http_server_at_the_address_fails_at_once(server: Server, stele: Stele) -> None:
     """The process speaks HTTP and has no such path, so a retry would not help."""
-    ran = stele("status")
-    assert ran.exit_code == 1
+    ran = stele.exits(1, "status")
     assert f"The process at {server.url}/ is no metadata-log: 404" in one_line(ran.err)
     assert "--url" in ran.err
     assert len(server.asked) == 1
@@ -118,8 +117,7 @@ def test_lasting_failure_is_reported_once_without_retries(
 ) -> None:
     method = "POST" if path == "/v1/commands" else "GET"
     server.answer(method, path, {**STOPPED, "details": {"lasting": True}}, 503)
-    ran = stele(*arguments)
-    assert ran.exit_code == 3
+    ran = stele.exits(3, *arguments)
     assert one_line(ran.err).count(STOPPED["message"]) == 1
     assert len(server.asked_for(path)) == 1
 
@@ -127,8 +125,7 @@ def test_lasting_failure_is_reported_once_without_retries(
 def test_temporary_failure_is_retried(server: Server, stele: Stele) -> None:
     server.answer("POST", "/v1/commands", {**STOPPED, "details": {"lasting": False}}, 503)
     server.answer("POST", "/v1/commands", ACCEPTED)
-    ran = stele("found")
-    assert ran.exit_code == 0, ran.err
+    stele.ok("found")
     assert len(server.asked_for("/v1/commands")) == 2
 
 
@@ -190,16 +187,14 @@ def test_rejected_command_fails_with_reason_and_hint(server: Server, stele: Stel
     outcome = {"request_id": "x", "applied": False, "epoch": 9, "state_id": "00"}
     outcome["rejection"] = rejection
     server.answer("POST", "/v1/commands", outcome, status=409)
-    ran = stele("decommission", "n1")
-    assert ran.exit_code == 1
+    ran = stele.exits(1, "decommission", "n1")
     assert one_line(ran.err) == "stele: Refused: 2 nodes would remain. Add one."
 
 
 def test_error_of_a_service_is_printed_unchanged(server: Server, stele: Stele) -> None:
     gone = {"code": "epoch_not_found", "message": "Epoch 99 is not there.", "hint": "Ask below 8."}
     server.answer("GET", "/v1/epochs/99", gone, status=404)
-    ran = stele("epoch", "show", "99")
-    assert ran.exit_code == 1
+    ran = stele.exits(1, "epoch", "show", "99")
     assert one_line(ran.err) == "stele: Epoch 99 is not there. Ask below 8."
 
 
@@ -208,8 +203,7 @@ def test_busy_service_is_retried_with_the_same_request_id(server: Server, stele:
     server.answer("POST", "/v1/commands", BUSY, status=503)
     server.answer("POST", "/v1/commands", BUSY, status=504)
     server.answer("POST", "/v1/commands", outcome)
-    ran = stele("keyspace", "create", "library", "--replication", "dc1=3", "--reason", "books")
-    assert ran.exit_code == 0, ran.err
+    ran = stele.ok("keyspace", "create", "library", "--replication", "dc1=3", "--reason", "books")
     sent = [msgspec.json.decode(asked.body) for asked in server.asked_for("/v1/commands")]
     assert len(sent) == 3
     assert len({envelope["request_id"] for envelope in sent}) == 1
@@ -220,8 +214,7 @@ def test_busy_service_is_retried_with_the_same_request_id(server: Server, stele:
 
 def test_unknown_outcome_prints_the_request_id_for_a_retry(server: Server, stele: Stele) -> None:
     server.answer("POST", "/v1/commands", BUSY, status=503)
-    ran = stele("decommission", "n1", "--request-id", "mine", "--timeout", "0.3")
-    assert ran.exit_code == 3
+    ran = stele.exits(3, "decommission", "n1", "--request-id", "mine", "--timeout", "0.3")
     assert "--request-id mine" in last_line(ran.err)
 
 
@@ -229,8 +222,7 @@ def test_unknown_outcome_has_the_health_reason_of_the_service(server: Server, st
     gone = "Nothing is decided: the topic stele.library.epochs is not there"
     server.answer("POST", "/v1/commands", {"code": "timed_out", "message": "In vain."}, 504)
     server.answer("GET", "/healthz", {"ok": False, "epoch": 7, "reason": gone}, 503)
-    ran = stele("decommission", "n1", "--request-id", "mine", "--timeout", "0.3")
-    assert ran.exit_code == 3
+    ran = stele.exits(3, "decommission", "n1", "--request-id", "mine", "--timeout", "0.3")
     assert "The outcome of request mine is unknown" in last_line(ran.err)
     assert f"Its health check reports: {gone}." in last_line(ran.err)
 
@@ -241,8 +233,7 @@ def test_read_without_an_answer_has_the_health_reason_of_the_service(
     away = "The brokers have not shown the log for 8 s"
     server.answer("GET", "/v1/topology", {"code": "unavailable", "message": "In vain."}, 503)
     server.answer("GET", "/healthz", {"ok": False, "epoch": 7, "reason": away}, 503)
-    ran = stele("why", "--timeout", "0.3")
-    assert ran.exit_code == 3
+    ran = stele.exits(3, "why", "--timeout", "0.3")
     assert f"Its health check reports: {away}." in last_line(ran.err)
     assert "Is it running?" not in ran.err
 
@@ -263,9 +254,7 @@ def test_unknown_outcome_omits_the_health_of_a_healthy_service(
 
 def test_next_address_is_used_if_one_is_dead(server: Server, stele: Stele) -> None:
     cluster(server)
-    ran = stele("keyspace", "list", "--url", DEAD, "--url", server.url)
-    assert ran.exit_code == 0, ran.err
-    assert "library" in ran.out
+    assert "library" in stele.ok("keyspace", "list", "--url", DEAD, "--url", server.url).out
 
 
 @pytest.mark.parametrize(
@@ -309,9 +298,7 @@ def test_why_reports_a_missing_coordinator(
 ) -> None:
     monkeypatch.delenv("STELE_COORDINATOR_URLS")
     cluster(server, requests=[request("pending")])
-    ran = stele("why")
-    assert ran.exit_code == 0
-    assert "No coordinator answers" in ran.out
+    assert "No coordinator answers" in stele.ok("why").out
 
 
 @pytest.mark.parametrize(
@@ -343,8 +330,7 @@ def test_local_addresses_bypass_the_proxy(
     server.answer("GET", "/v1/progress", IDLE)
     for name in ("http_proxy", "HTTP_PROXY", "all_proxy"):
         monkeypatch.setenv(name, DEAD)
-    shown = stele("status", "--timeout", "2")
-    assert shown.exit_code == 0, shown.err
+    stele.ok("status", "--timeout", "2")
     assert not is_here("http://10.0.0.1:80") and not is_here("http://db.example")
 
 

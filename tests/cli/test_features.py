@@ -23,8 +23,7 @@ def features(server: Server) -> None:
 
 def test_list_shows_members_and_services(server: Server, stele: Stele) -> None:
     features(server)
-    shown = stele("features", "list")
-    assert shown.exit_code == 0, shown.err
+    shown = stele.ok("features", "list")
     assert "enabled: rounds" in shown.out
     for part in ("coordinator/c-1", "2.0", "tablets", "n1", "n2"):
         assert part in shown.out

@@ -78,8 +78,7 @@ def imported_by(*arguments: str) -> set[str]:
 
 
 def test_help_lists_every_command_with_a_summary(stele: Stele) -> None:
-    shown = stele("--help")
-    assert shown.exit_code == 0, shown.err
+    shown = stele.ok("--help")
     listed = [line.strip("│ ").partition("  ") for line in shown.out.splitlines()]
     texts = {name: text.strip() for name, _, text in listed if name}
     assert all(texts[name] for name in COMMANDS)
@@ -93,8 +92,7 @@ def test_every_command_is_documented_on_a_page() -> None:
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_help_of_a_command_has_usage_and_text(stele: Stele, name: str) -> None:
-    shown = stele(name, "--help")
-    assert shown.exit_code == 0, shown.err
+    shown = stele.ok(name, "--help")
     usage, _, text, *_ = shown.out.splitlines()
     assert usage.startswith(f"Usage: stele {name}")
     assert text.strip()
@@ -176,8 +174,7 @@ def test_completion_is_installed_by_one_command(
     """Bash itself is not run. The test completes a command as bash does."""
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setattr("stele.cli.main._LAZY", SMALL)
-    ran = stele("completion", "bash")
-    assert ran.exit_code == 0, ran.err
+    ran = stele.ok("completion", "bash")
     (script,) = tmp_path.glob(".local/share/bash-completion/completions/stele")
     assert str(script) in ran.out
     assert str(script) in (tmp_path / ".bashrc").read_text()
@@ -294,6 +291,5 @@ def test_command_of_the_missing_harness_names_the_package_to_install(
     stele: Stele, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("stele.cli.main.find_spec", lambda name: None)
-    shown = stele("conformance", "--", "true", "--flag")
-    assert shown.exit_code == 1
+    shown = stele.exits(1, "conformance", "--", "true", "--flag")
     assert "stele-harness, which is not installed. Install it" in " ".join(shown.err.split())

@@ -48,21 +48,18 @@ def test_description_file_is_imported_as_a_dump(stele: Stele, tmp_path: Path) ->
     assert document["hash"] == state_hash(image)
     assert document["cluster_id"] == image.cluster_id
     assert [path.name for path in tmp_path.iterdir()] == ["shop.json"]
-    again = stele("import", "read", f"--file={EXAMPLE}", f"--output={output}")
-    assert again.exit_code == 2
+    again = stele.exits(2, "import", "read", f"--file={EXAMPLE}", f"--output={output}")
     assert "is there already" in again.err
 
 
 def test_all_problems_are_printed_and_no_file_is_written(stele: Stele, tmp_path: Path) -> None:
     output, file = tmp_path / "shop.json", tmp_path / "down.json"
     file.write_bytes(encode_description(with_node("127.0.7.5", status="DN", schema_version="")))
-    ran = stele("import", "read", f"--file={file}", f"--output={output}")
-    assert ran.exit_code == 1
+    ran = stele.exits(1, "import", "read", f"--file={file}", f"--output={output}")
     assert "node 127.0.7.5: it is down (DN)." in ran.out
     assert "2 problems; no file is written" in ran.out
     assert not output.exists()
-    ran = stele("import", "read", f"--file={file}", f"--output={output}", "--ignore=127.0.7.5")
-    assert ran.exit_code == 0
+    ran = stele.ok("import", "read", f"--file={file}", f"--output={output}", "--ignore=127.0.7.5")
 
 
 @pytest.mark.parametrize(
@@ -97,8 +94,7 @@ def test_unsupported_schema_is_reported_and_no_file_is_written(
     output, file = tmp_path / "shop.json", tmp_path / "cluster.json"
     file.write_bytes(encode_description(with_schema("orders", f"{schema};")))
     arguments = ("import", "read", f"--file={file}", f"--output={output}")
-    ran = stele(*arguments)
-    assert ran.exit_code == 1
+    ran = stele.exits(1, *arguments)
     assert reason in ran.out
     assert "1 problem; no file is written" in ran.out
     assert not output.exists()
@@ -117,23 +113,19 @@ def with_schema(name: str, schema: str) -> LegacyCluster:
 def test_invalid_file_is_refused_with_the_field_and_a_hint(stele: Stele, tmp_path: Path) -> None:
     file, output = tmp_path / "cluster.json", f"--output={tmp_path}/out"
     file.write_bytes(EXAMPLE.read_bytes().replace(b'"status":"UN"', b'"status":"up"', 1))
-    ran = stele("import", "read", f"--file={file}", output)
-    assert ran.exit_code == 2
+    ran = stele.exits(2, "import", "read", f"--file={file}", output)
     assert f"{file}: nodes[0].status: Expected" in ran.err
     assert "docs/schemas/legacy_cluster.json defines the file" in ran.err
-    ran = stele("import", "read", f"--file={tmp_path}/none.json", output)
-    assert ran.exit_code == 2
+    ran = stele.exits(2, "import", "read", f"--file={tmp_path}/none.json", output)
     assert "none.json cannot be read: No such file or directory." in ran.err
 
 
 def test_conflicting_options_are_refused(stele: Stele, tmp_path: Path) -> None:
     output = f"--output={tmp_path}/out"
     for options in ([], ["--contact=127.0.0.1:1", f"--file={EXAMPLE}"]):
-        ran = stele("import", "read", *options, output)
-        assert ran.exit_code == 2
+        ran = stele.exits(2, "import", "read", *options, output)
         assert "Either --contact or --file is needed." in ran.err
-    ran = stele("import", "describe", "127.0.0.1:1", "--username=stele", output)
-    assert ran.exit_code == 2
+    ran = stele.exits(2, "import", "describe", "127.0.0.1:1", "--username=stele", output)
     assert "--username and --password-file are given together" in ran.err
 
 
@@ -141,8 +133,7 @@ def test_conflicting_options_are_refused(stele: Stele, tmp_path: Path) -> None:
     "command", [["read", "--contact=127.0.0.1:1"], ["describe", "127.0.0.1:1"]]
 )
 def test_unreachable_cql_node_is_reported(stele: Stele, tmp_path: Path, command: list[str]) -> None:
-    ran = stele("import", *command, "--timeout=2", f"--output={tmp_path}/out")
-    assert ran.exit_code == 3
+    ran = stele.exits(3, "import", *command, "--timeout=2", f"--output={tmp_path}/out")
     assert "Cannot connect to 127.0.0.1:1 over CQL" in ran.err
 
 
@@ -293,8 +284,7 @@ def test_schema_over_cql_is_that_of_the_driver_without_the_keyspace(
     assert "CREATE KEYSPACE" not in schema
     file, output = tmp_path / "cluster.json", tmp_path / "shop.json"
     file.write_bytes(encode_description(described))
-    ran = stele("import", "read", f"--file={file}", f"--output={output}")
-    assert ran.exit_code == 0, ran.out
+    ran = stele.ok("import", "read", f"--file={file}", f"--output={output}")
     assert "2 objects of its schema" in ran.out
     image = dumps.sound(output).image
     assert image is not None and image.schema.type_named("orders.person")

@@ -46,7 +46,6 @@ def test_command_on_a_frozen_log_fails_with_the_reason_and_a_hint(
     topology(server, FROZEN)
     why = {"code": "frozen", "message": f"{TEXT}.", "hint": "`stele log thaw` opens it to all."}
     server.answer("POST", "/v1/commands", {**why, "details": {}}, 423)
-    ran = stele("keyspace", "create", "music", "--replication", "dc1=1")
-    assert ran.exit_code == 1
+    ran = stele.exits(1, "keyspace", "create", "music", "--replication", "dc1=1")
     assert "moving the brokers. `stele log thaw` opens it to all." in last_line(ran.err)
     assert TEXT in " ".join(stele("status").out.split())

@@ -60,8 +60,7 @@ def test_a_plan_shows_steps_ranges_copies_bytes_and_time(server: Server, stele: 
     server.answer("GET", "/v1/node", {**IDENTITY, "num_tokens": 2})
     found = answer_of(three_nodes(rf=3), join_of("a2", "a"), {"a1": 10_000_000}, 1_000_000.0)
     server.answer("POST", "/v1/plan", found)
-    ran = stele("plan", "join", server.url, "--rate", "1000000")
-    assert ran.exit_code == 0, ran.err
+    ran = stele.ok("plan", "join", server.url, "--rate", "1000000")
     body = sent(server)
     command = body["command"]
     assert isinstance(command, dict)
@@ -121,8 +120,7 @@ def test_a_plan_of_a_tablet_names_its_table(server: Server, stele: Stele) -> Non
     view = {**place, "keyspaces": section(world.image, "keyspaces")}
     server.answer("GET", "/v1/keyspaces", view)
     server.answer("GET", "/v1/tables", {**place, "tables": section(world.image, "tables")})
-    ran = stele("plan", "move-tablet", TABLE, "0", "--from", source, "--to", target)
-    assert ran.exit_code == 0, ran.err
+    ran = stele.ok("plan", "move-tablet", TABLE, "0", "--from", source, "--to", target)
     lines = [" ".join(line.split()) for line in ran.out.splitlines()]
     about = f"tablet_migration of {TABLE} tablet 0 from {source} to {target}"
     assert lines[0] == f"feasible: {about} starts at once"
@@ -150,8 +148,7 @@ def test_resize_plan_warns_that_the_balancer_may_undo_it(server: Server, stele: 
     )
     answer = SizesAnswer(epoch=found.epoch, state_id="ab", sizes=sizes)
     server.answer("GET", "/v1/balance/sizes", answer)
-    ran = stele("plan", "resize-table", TABLE, "8")
-    assert ran.exit_code == 0, ran.err
+    ran = stele.ok("plan", "resize-table", TABLE, "8")
     assert f"{TABLE}: 4 tablets become 8; no data moves" in ran.out.splitlines()
     assert "copies held" not in ran.out
     assert "the balancer may change it back to 4 tablets: it is small." in ran.out
@@ -163,8 +160,7 @@ def test_plan_of_a_replication_change_has_the_keyspace_name(server: Server, stel
     server.answer("POST", "/v1/plan", found)
     place = {"epoch": found.epoch, "state_id": "ab", "next_cursor": ""}
     server.answer("GET", "/v1/keyspaces", {**place, "keyspaces": section(world.image, "keyspaces")})
-    ran = stele("plan", "alter-keyspace", "library", "--replication", "dc1=2")
-    assert ran.exit_code == 0, ran.err
+    ran = stele.ok("plan", "alter-keyspace", "library", "--replication", "dc1=2")
     assert found.plan.request.request_id not in ran.out
     assert "\nkeyspace library: " in ran.out and "\nlibrary " in ran.out
 
@@ -179,8 +175,7 @@ def test_unknown_sizes_and_times_are_shown_as_unknown(server: Server, stele: Ste
 def test_infeasible_plan_shows_the_reason_and_a_hint(server: Server, stele: Stele) -> None:
     found = answer_of(three_nodes(rf=1), Remove(node_id="a1"), {}, None)
     server.answer("POST", "/v1/plan", found)
-    ran = stele("plan", "remove", "a1")
-    assert ran.exit_code == 1
+    ran = stele.exits(1, "plan", "remove", "a1")
     assert ran.out.startswith("not feasible: remove a1 would fail: ") and "force" in ran.out
     assert "declares dead for good: a1" in ran.out
 
@@ -252,8 +247,7 @@ def test_several_removals_are_planned_as_one(server: Server, stele: Stele) -> No
 def test_plan_of_a_rejected_command_fails_with_the_hint(server: Server, stele: Stele) -> None:
     refusal = {"code": "too_few_nodes", "message": "2 would remain.", "hint": "Add a node first."}
     server.answer("POST", "/v1/plan", refusal, status=409)
-    ran = stele("plan", "decommission", "n1")
-    assert ran.exit_code == 1
+    ran = stele.exits(1, "plan", "decommission", "n1")
     assert " ".join(ran.err.split()) == "stele: 2 would remain. Add a node first."
 
 

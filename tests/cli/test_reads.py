@@ -87,8 +87,7 @@ def test_every_read_takes_an_epoch_and_a_level(
     server: Server, stele: Stele, command: list[str]
 ) -> None:
     cluster(server, epoch=4)
-    ran = stele(*command, "--epoch", "4", "--level", "linearizable")
-    assert ran.exit_code == 0, ran.err
+    stele.ok(*command, "--epoch", "4", "--level", "linearizable")
     queries = [asked.query for asked in server.asked if asked.path.startswith("/v1/")]
     reads = [query for query in queries if "level" in query]
     assert reads
@@ -164,8 +163,7 @@ def test_status_shows_transitions_streamed_bytes_and_down_nodes(
     server: Server, stele: Stele
 ) -> None:
     under_way(server)
-    ran = stele("status")
-    assert ran.exit_code == 1  # n2 is down
+    ran = stele.exits(1, "status")
     for part in (
         "books  epoch 7",
         "version 3, fence 2",
@@ -186,8 +184,7 @@ def test_status_shows_the_health_reason_of_the_metadata_log(server: Server, stel
     assert "copy" not in stele("status").out
     reason = "Topic stele.books.epochs: it has 1 copy."
     server.answer("GET", "/healthz", {"ok": True, "epoch": 7, "reason": reason})
-    ran = stele("status")
-    assert reason in ran.out
+    assert reason in stele("status").out
     assert msgspec.json.decode(stele("status", "--json").out)["notice"] == reason
 
 
@@ -293,8 +290,7 @@ def test_ring_requests_only_the_ranges_that_it_shows(server: Server, stele: Stel
     server.answers.pop(("GET", "/v1/placements"))
     placement = {"placement": "dc1:1", "keyspaces": ["library"], "ranges": 5, "rows": ROWS}
     server.answer("GET", "/v1/placements", {**at(7), **placement, "next_cursor": "more"})
-    ran = stele("ring", "library", "--limit", "2")
-    assert "3 more ranges" in ran.out
+    assert "3 more ranges" in stele("ring", "library", "--limit", "2").out
     (asked,) = server.asked_for("/v1/placements")
     assert asked.query["limit"] == ["2"]
 
@@ -311,9 +307,7 @@ def test_ring_shows_the_range_of_a_key(server: Server, stele: Stele) -> None:
 
 def test_ring_of_an_unknown_keyspace_lists_known_keyspaces(server: Server, stele: Stele) -> None:
     cluster(server)
-    ran = stele("ring", "cellar")
-    assert ran.exit_code == 1, "the command line is right, the keyspace is not there"
-    assert "library" in ran.err
+    assert "library" in stele.exits(1, "ring", "cellar").err
 
 
 def test_refusal_text_has_command_actor_and_reason() -> None:
@@ -404,8 +398,7 @@ def test_node_name_instead_of_a_request_id_gives_a_hint(
     server: Server, stele: Stele, command: tuple[str, ...]
 ) -> None:
     cluster(server)
-    ran = stele(*command, "n2")
-    assert ran.exit_code == 1
+    ran = stele.exits(1, *command, "n2")
     assert (
         "There is no request 'n2' at epoch 7. n2 is a node: `stele requests --node n2`" in ran.err
     )
@@ -569,8 +562,7 @@ def test_ids_in_epochs_are_not_broken_at_any_width(
     row = {"epoch": 7, "command": "advance_the_fence", "actor": "coordinator", "facts": facts}
     cluster(server)
     server.answer("GET", "/v1/epochs", [{**row, "reason": "a long reason " * 9}])
-    ran = stele("epochs", "--last", "1")
-    assert ran.exit_code == 0, ran.err
+    ran = stele.ok("epochs", "--last", "1")
     assert all(i in ran.out for i in ids), ran.out
 
 

@@ -116,8 +116,7 @@ def test_dry_run_reports_what_was_not_checked(
     assert "not checked" not in stele("recover", "--dry-run").out
     server.answers["POST", f"/one{CHECK}"].clear()
     server.answer("POST", f"/one{CHECK}", {"not_looked_at": "No leader answers"})
-    ran = stele("recover", "--dry-run")
-    assert ran.exit_code == 0, ran.err
+    ran = stele.ok("recover", "--dry-run")
     assert "continues after epoch 3" in ran.out
     assert "the topic was not checked" in ran.out and "No leader answers" in ran.out
     shown: dict[str, Any] = msgspec.json.decode(stele("recover", "--dry-run", "--json").out)
@@ -128,8 +127,7 @@ def test_dry_run_reports_what_was_not_checked(
 def test_source_is_selected_by_name_id_or_address(
     server: Server, stele: Stele, replicas: list[str], take: str
 ) -> None:
-    ran = stele("recover", "--dry-run", "--take", take.format(url=server.url))
-    assert ran.exit_code == 0, ran.err
+    ran = stele.ok("recover", "--dry-run", "--take", take.format(url=server.url))
     assert f"from cu-two ({replicas[1]})" in ran.out
     assert len(server.asked_for(f"/two{CHECK}")) == 1
 
@@ -139,11 +137,9 @@ def test_ambiguous_or_unknown_source_id_is_a_usage_error(
 ) -> None:
     server.answers["GET", "/two/v1/history"].clear()
     server.answer("GET", "/two/v1/history", history("cu-one", ""))
-    ran = stele("recover", "--dry-run", "--take", "cu-one")
-    assert ran.exit_code == 2
+    ran = stele.exits(2, "recover", "--dry-run", "--take", "cu-one")
     assert "2 sources are called 'cu-one'. Name one of: cu-one (" in ran.err
-    ran = stele("recover", "--dry-run", "--take", "cu-three")
-    assert ran.exit_code == 1
+    ran = stele.exits(1, "recover", "--dry-run", "--take", "cu-three")
     assert "No source is called 'cu-three'" in ran.err
 
 
@@ -178,8 +174,7 @@ def test_chosen_source_reports_replicas_of_an_unproven_history(
 ) -> None:
     server.answers["GET", "/two/v1/history"].clear()
     server.answer("GET", "/two/v1/history", history("cu-two", "", {9: "09" * 16}))
-    ran = stele("recover", "--dry-run", "--take", "cu-two")
-    assert ran.exit_code == 0, ran.err
+    ran = stele.ok("recover", "--dry-run", "--take", "cu-two")
     assert f"continues after epoch 9, from cu-two ({replicas[1]})" in ran.out
     assert f"not proven to be of this history: cu-one ({replicas[0]})" in ran.out
 
@@ -262,8 +257,7 @@ def test_recovery_waits_for_epochs_and_answers_of_a_replica(
     if silent:
         becomes_silent(server, "two")
         server.answer("GET", "/two/v1/history", complete_history("cu-two"))
-    ran = stele("recover", "--reason", "it is lost", "--no-wait")
-    assert ran.exit_code == 0, ran.err
+    ran = stele.ok("recover", "--reason", "it is lost", "--no-wait")
     missing = f"waiting for cu-two ({replicas[1]}) to fetch the epochs before 5 that it lacks"
     assert (missing in ran.err) is (silent != "at first")
     assert ran.err.count(f"waiting for {replicas[1]} to answer") == (silent == "at first")
@@ -286,8 +280,7 @@ def test_epochs_reported_by_a_now_silent_process_still_count(
     second_replica_begins_with_gap(server, history_with_gap("cu-two"))
     becomes_silent(server, silent)
     asks = ("recover", "--reason", "it is lost", "--no-wait", "--timeout", "1.7")
-    ran = stele(*asks, "--lose-after", "3")
-    assert ran.exit_code == 0, ran.err
+    ran = stele.ok(*asks, "--lose-after", "3")
     assert "continues after epoch 3, from cu-one" in ran.out
     assert f"LOST: epochs 4 to 5, unless cu-two ({replicas[1]}) fetches the epochs" in ran.out
 
@@ -365,20 +358,18 @@ def test_restarted_node_reports_its_promise(
 ) -> None:
     node = f"{server.url}/node"
     node_reports(server, 3, STATES[3])
-    ran = stele("recover", "--dry-run")
-    assert ran.exit_code == 0, ran.err
+    ran = stele.ok("recover", "--dry-run")
     assert f"{node}: has read epoch 3 of log {LOG}" in ran.out
     node_reports(server, 4, PROMISED[4])
-    ran = stele("recover", "--dry-run")
-    assert ran.exit_code == 1
+    ran = stele.exits(1, "recover", "--dry-run")
     assert f"({node} has read epoch 4)" in ran.err
     ran = stele("recover", "--dry-run", "--take", "cu-one")
     assert "LOST: epochs 4 to 4: a process has read them, and no source holds them" in ran.out, (
         ran.err
     )
     node_reports(server, 3, "09" * 16)
-    ran = stele("recover", "--dry-run")
-    assert ran.exit_code == 1 and "Epoch 3 differs between processes" in ran.err
+    ran = stele.exits(1, "recover", "--dry-run")
+    assert "Epoch 3 differs between processes" in ran.err
 
 
 def test_promise_of_a_node_counts_although_it_becomes_silent(
@@ -389,8 +380,7 @@ def test_promise_of_a_node_counts_although_it_becomes_silent(
     server.answer("GET", "/two/v1/history", history("cu-two", f"{server.url}/node"))
     node_reports(server, 4, PROMISED[4])
     server.answer("GET", "/node/v1/recent", {"code": "unavailable", "message": "It ends."}, 503)
-    ran = stele("recover", "--reason", "it is lost", "--no-wait", "--timeout", "10")
-    assert ran.exit_code == 1
+    ran = stele.exits(1, "recover", "--reason", "it is lost", "--no-wait", "--timeout", "10")
     assert f"waiting for {replicas[1]} to answer" in ran.err
     assert f"({server.url}/node has read epoch 4)" in ran.err
     assert f"{server.url}/node: It ends." in ran.out
@@ -425,8 +415,7 @@ def test_unreadable_promise_counts_as_no_answer(
 def test_without_option_needs_a_known_replica(
     server: Server, stele: Stele, replicas: list[str], name: str
 ) -> None:
-    ran = stele("recover", "--dry-run", "--without", name)
-    assert ran.exit_code == 2
+    ran = stele.exits(2, "recover", "--dry-run", "--without", name)
     assert f"No catch-up replica is called '{name}'. Replicas are cu-one (" in ran.err
     for known in ("cu-one", replicas[0], f"cu-one ({replicas[0]})"):
         assert stele("recover", "--dry-run", "--without", known).exit_code == 0
@@ -474,8 +463,7 @@ def test_dry_run_and_chosen_source_do_not_wait(
     second_replica_begins_with_gap(server, complete_history("cu-two"))
     ran = stele("recover", "--dry-run")
     assert "unless cu-two" in ran.out and "waiting" not in ran.err
-    ran = stele("recover", "--take", "cu-one", "--reason", "it is lost", "--no-wait")
-    assert ran.exit_code == 0, ran.err
+    ran = stele.ok("recover", "--take", "cu-one", "--reason", "it is lost", "--no-wait")
     assert "unless cu-two" in ran.out and "waiting" not in ran.err
 
 
@@ -498,11 +486,10 @@ def test_chosen_process_is_used_with_the_replica_that_it_continues(
         content = io.BytesIO()
         as_container(content, told_records[others.SHARED :])
         server.answer("GET", f"/{name}/v1/recent", content.getvalue())
-    ran = stele("recover", "--dry-run")
-    assert ran.exit_code == 1 and "Epoch 9 differs between processes" in ran.err
+    ran = stele.exits(1, "recover", "--dry-run")
+    assert "Epoch 9 differs between processes" in ran.err
     assert "cu-one" not in ran.err.partition("Find out")[0]
-    ran = stele("recover", "--dry-run", "--take", f"{server.url}/{take}")
-    assert ran.exit_code == 0, ran.err
+    ran = stele.ok("recover", "--dry-run", "--take", f"{server.url}/{take}")
     assert f"continues after epoch {last}, from cu-one" in ran.out
     (checked,) = server.asked_for(f"/one{CHECK}")
     expected = [each for each in records.get(take, []) if each.epoch > others.SHARED]
@@ -514,9 +501,7 @@ def test_chosen_process_is_used_with_the_replica_that_it_continues(
 
 
 def test_recovery_needs_a_reason(server: Server, stele: Stele, replicas: list[str]) -> None:
-    ran = stele("recover")
-    assert ran.exit_code == 2
-    assert "A recovery needs a reason" in ran.err
+    assert "A recovery needs a reason" in stele.exits(2, "recover").err
     assert not server.asked
 
 
@@ -533,12 +518,10 @@ def test_only_option_limits_the_processes_that_are_read(
         ([replicas[0], "metadata-log"], {"/one", "/log"}),
     ):
         server.asked.clear()
-        ran = stele("recover", "--dry-run", *(f"--only={name}" for name in only))
-        assert ran.exit_code == 0, ran.err
+        stele.ok("recover", "--dry-run", *(f"--only={name}" for name in only))
         assert paths_read(server) == asked
 
 
 def test_only_option_must_be_an_address_or_a_service(stele: Stele, replicas: list[str]) -> None:
-    ran = stele("recover", "--dry-run", "--only", "http://")
-    assert ran.exit_code == 2
+    ran = stele.exits(2, "recover", "--dry-run", "--only", "http://")
     assert "is no address of a service" in ran.err

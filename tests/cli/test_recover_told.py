@@ -70,8 +70,7 @@ def test_invalid_history_counts_as_no_answer(
     replica_reports(
         server, "two", json.dumps(msgspec.to_builtins(history("cu-two", "")) | change).encode()
     )
-    ran = stele("recover", "--dry-run")
-    assert ran.exit_code == 1
+    ran = stele.exits(1, "recover", "--dry-run")
     assert f"The answer of {replicas[1]} cannot be read: " in ran.out
     assert f"--without {replicas[1]}" in ran.err
 
@@ -87,17 +86,14 @@ def test_node_with_an_invalid_address_is_reported_as_silent(
     server: Server, stele: Stele, replicas: list[str], address: str
 ) -> None:
     replica_reports(server, "two", history("cu-two", address))
-    ran = stele("recover", "--dry-run")
-    assert ran.exit_code == 0, ran.err
-    assert f"{address}: " in ran.out
+    assert f"{address}: " in stele.ok("recover", "--dry-run").out
 
 
 def test_markup_in_names_is_printed_literally(
     server: Server, stele: Stele, replicas: list[str]
 ) -> None:
     replica_reports(server, "two", history("[/red] cu", ""))
-    ran = stele("recover", "--dry-run")
-    assert f"[/red] cu ({replicas[1]}): holds images" in ran.out
+    assert f"[/red] cu ({replicas[1]}): holds images" in stele("recover", "--dry-run").out
 
 
 def test_replica_that_reports_fewer_epochs_later_still_has_them(
@@ -121,9 +117,7 @@ def test_epochs_of_several_processes_continue_each_other(
     replica_reports(server, "two", with_states("two", *told[:8]))
     process_reports(server, "log", told[8:12])
     process_reports(server, "node", told[10:20])
-    ran = stele("recover", "--dry-run")
-    assert ran.exit_code == 0, ran.err
-    assert "continues after epoch 20, from cu-one" in ran.out
+    assert "continues after epoch 20, from cu-one" in stele.ok("recover", "--dry-run").out
 
 
 def test_every_id_of_a_silent_address_is_listed(
@@ -135,8 +129,7 @@ def test_every_id_of_a_silent_address_is_listed(
     replica_reports(server, "two")
     becomes_silent(server, "two")
     assert stele("recover", "--dry-run").exit_code == 1
-    ran = stele("recover", "--dry-run", "--without", "cu-old")
-    assert ran.exit_code == 1 and "--without cu-new." in ran.err
+    assert "--without cu-new." in stele.exits(1, "recover", "--dry-run", "--without", "cu-old").err
     both = ("--without", "cu-old", "--without", "cu-new")
     assert stele("recover", "--dry-run", *both).exit_code == 0
     assert stele("recover", "--dry-run", "--without", replicas[1]).exit_code == 0
@@ -150,8 +143,7 @@ def test_without_option_refuses_an_id_of_two_silent_addresses(
     for name, url in zip(("one", "two"), more, strict=True):
         known = msgspec.structs.replace(history(f"cu-{name}", ""), replicas={"cu-x": url})
         replica_reports(server, name, known)
-    ran = stele("recover", "--dry-run", "--without", "cu-x")
-    assert ran.exit_code == 2
+    ran = stele.exits(2, "recover", "--dry-run", "--without", "cu-x")
     assert "2 addresses are of 'cu-x'." in ran.err
     ran = stele("recover", "--dry-run")
     options = ran.err.rpartition("continue without them: ")[2].strip().rstrip(".").split()
@@ -168,13 +160,11 @@ def test_member_is_missing_if_another_replica_answers_at_its_address(
         history("cu-nine", ""), states={}, first_image=0, last_image=0, log_id="00" * 16
     )
     replica_reports(server, "two", empty)
-    ran = stele("recover", "--dry-run")
-    assert ran.exit_code == 1
+    ran = stele.exits(1, "recover", "--dry-run")
     assert (
         f"cu-two ({replicas[1]}) does not report what it holds (cu-nine answers at its" in ran.err
     )
-    ran = stele("recover", "--dry-run", "--without", "cu-two")
-    assert ran.exit_code == 0, ran.err
+    ran = stele.ok("recover", "--dry-run", "--without", "cu-two")
 
 
 def one_reports_members(server: Server, times: int = 1, **members: str) -> None:
@@ -191,13 +181,12 @@ def test_replaced_replica_is_still_missing_if_its_reporter_becomes_silent(
     one_reports_members(server, 3, nine="two", ten="ten")
     becomes_silent(server, "one")
     asks = ("recover", "--reason", "it is lost", "--no-wait", "--timeout", "2")
-    ran = stele(*asks, "--without", "cu-ten")
-    assert ran.exit_code == 1 and "--without cu-nine." in ran.err
+    ran = stele.exits(1, *asks, "--without", "cu-ten")
+    assert "--without cu-nine." in ran.err
     assert f"waiting for cu-nine ({replicas[1]})" in ran.err, ran.err
     assert not any(server.asked_for(f"/{name}/v1/recover") for name in ("one", "two"))
     one_reports_members(server, 1, nine="two", ten="ten")
-    ran = stele("recover", "--dry-run", "--without", "cu-ten", "--without", "cu-nine")
-    assert ran.exit_code == 0, ran.err
+    ran = stele.ok("recover", "--dry-run", "--without", "cu-ten", "--without", "cu-nine")
 
 
 @pytest.mark.parametrize("teller", ["one", "two"])
@@ -213,8 +202,7 @@ def test_replica_is_read_at_every_reported_address(
         )
     later = {3: "03" * 16, 4: "04" * 16}
     server.answer("GET", "/new/v1/history", history("cu-nine", "", later))
-    ran = stele("recover", "--dry-run")
-    assert ran.exit_code == 1
+    ran = stele.exits(1, "recover", "--dry-run")
     assert f"cu-nine ({server.url}/new) holds later epochs" in ran.err, ran
     assert "does not report" not in ran.err
 
@@ -226,8 +214,7 @@ def test_suggested_without_option_works_for_a_moved_replica(
     old = f"{server.url}/old"
     monkeypatch.setenv("STELE_CATCH_UP_URLS", ",".join([*replicas, old]))
     one_reports_members(server, two="old")
-    ran = stele("recover", "--dry-run")
-    assert ran.exit_code == 1 and f"--without {old}." in ran.err, ran
+    assert f"--without {old}." in stele.exits(1, "recover", "--dry-run").err
     assert stele("recover", "--dry-run", "--without", old).exit_code == 0
 
 
@@ -250,8 +237,7 @@ def test_starting_replica_may_know_a_later_recovery(
     node_reports(server, 4, "0f" * 16, "0c" * 16)
     replica_reports(server, "two")
     becomes_silent(server, "two")
-    ran = stele("recover", "--dry-run")
-    assert ran.exit_code == 1
+    ran = stele.exits(1, "recover", "--dry-run")
     assert "Epoch 4 differs between processes" in ran.err
     assert f"{replicas[1]} does not report what it holds" in ran.err
     assert "it may settle that." in ran.err
@@ -295,21 +281,19 @@ def test_epochs_given_up_by_an_earlier_recovery_are_listed(
     """A replica that was unavailable in the earlier recovery is available again."""
     replica_reports(server, "one", recovered_after_3("cu-one"))
     replica_reports(server, "two", history("cu-two", "", LONGER))
-    ran = stele("recover", "--dry-run")
-    assert ran.exit_code == 1
+    ran = stele.exits(1, "recover", "--dry-run")
     assert "continues after epoch 4, from cu-one" in ran.out and "no epoch is lost" not in ran.out
     said = f"epochs 4 to 6 of log {LOG}, which cu-two ({replicas[1]}) holds"
     assert f"GIVEN UP by an earlier recovery: {said}" in ran.out
     assert "--take" in ran.err and "--lose-after 4." in ran.err
     assert stele("recover", "--dry-run", "--lose-after", "4").exit_code == 0
-    back = stele("recover", "--dry-run", "--take", "cu-two")
-    assert back.exit_code == 0 and "continues after epoch 6, from cu-two" in back.out
+    back = stele.ok("recover", "--dry-run", "--take", "cu-two")
+    assert "continues after epoch 6, from cu-two" in back.out
 
 
 def test_later_log_without_remaining_epochs_needs_a_decision(
     server: Server, stele: Stele, replicas: list[str]
 ) -> None:
     node_reports(server, 3, "03" * 16, "0c" * 16)
-    ran = stele("recover", "--dry-run")
-    assert ran.exit_code == 1
+    ran = stele.exits(1, "recover", "--dry-run")
     assert f"({server.url}/node has read epoch 3 of log {'0c' * 16})" in ran.err

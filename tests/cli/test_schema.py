@@ -125,8 +125,7 @@ def test_schema_is_printed_as_statements_in_executable_order() -> None:
 def test_schema_of_an_epoch_is_shown_with_its_version(server: Server, stele: Stele) -> None:
     world = library()
     server.answer("GET", "/v1/schema", answer(world))
-    ran = stele("schema", "show", "library.songs", "--epoch", "9")
-    assert ran.exit_code == 0, ran.err
+    ran = stele.ok("schema", "show", "library.songs", "--epoch", "9")
     (asked,) = server.asked_for("/v1/schema")
     assert asked.query["epoch"] == ["9"]
     version = world.image.schema.version
@@ -145,8 +144,7 @@ def test_schema_diff_has_lines_of_cql(server: Server, stele: Stele) -> None:
     assert alter(world, change) is None
     server.answer("GET", "/v1/schema", answer(world, before))
     server.answer("GET", "/v1/schema", answer(world))
-    ran = stele("schema", "diff", str(before), "--json")
-    assert ran.exit_code == 0, ran.err
+    ran = stele.ok("schema", "diff", str(before), "--json")
     lines = msgspec.json.decode(ran.out)["lines"]
     changed = [line for line in lines if line[0] in "+-"]
     assert "-    artist text," in changed and "+    by_whom text," in changed
@@ -162,8 +160,7 @@ def test_schema_history_has_actor_and_reason(server: Server, stele: Stele) -> No
     server.answer("GET", "/v1/epochs/search", searched)
     for section in ("keyspaces", "tables", "requests"):
         server.answer("GET", f"/v1/{section}", {"epoch": 1, "state_id": "00", section: []})
-    ran = stele("schema", "history")
-    assert ran.exit_code == 0, ran.err
+    ran = stele.ok("schema", "history")
     asked = server.asked_for("/v1/epochs/search")[0]
     assert "TypeChanged" in asked.query["facts"][0]
     assert f"epoch {world.image.epoch}" in ran.out and "alter_schema by ada: why" in ran.out
@@ -232,8 +229,7 @@ def test_file_of_changes_is_sent_as_one_command(
         {"type": "create_table", "name": "library.t", "columns": [{"name": "id", "type": "int",
          "kind": "partition_key"}], "parameters": {"gc_grace_seconds": 5, "cdc": {"enabled": true}}}]}"""
     )
-    ran = stele("schema", "apply", str(file), "--reason", "new service")
-    assert ran.exit_code == 0, ran.err
+    ran = stele.ok("schema", "apply", str(file), "--reason", "new service")
     command = msgspec.convert(sent(server)["command"], AlterSchema)
     (change,) = command.changes
     assert isinstance(change, c.TableCreation)
@@ -250,8 +246,7 @@ def test_dry_run_shows_the_diff_or_the_rejection_and_sends_nothing(
     drop = {"type": "drop_materialized_view", "name": "library.by_track"}
     add = {"type": "create_type", "name": "library.new", "fields": [{"name": "a", "type": "int"}]}
     file.write_bytes(msgspec.json.encode({"changes": [add, drop]}))
-    ran = stele("schema", "apply", str(file), "--dry-run")
-    assert ran.exit_code == 0, ran.err
+    ran = stele.ok("schema", "apply", str(file), "--dry-run")
     assert "+CREATE TYPE library.new (" in ran.out
     assert "requested: drop_table library.by_track" in ran.out
     file.write_bytes(msgspec.json.encode([{"type": "drop_type", "name": "library.address"}]))
@@ -272,8 +267,7 @@ def test_schema_plan_is_applied_only_to_its_base_schema(
     text = text.replace("AND gc_grace_seconds = 5", "AND gc_grace_seconds = 6")
     aggregate = text.index("CREATE AGGREGATE")
     wanted.write_text(text[:aggregate] + "CREATE TYPE library.new (a int);")
-    ran = stele("schema", "plan", str(wanted), "--save", str(plan))
-    assert ran.exit_code == 0, ran.err
+    ran = stele.ok("schema", "plan", str(wanted), "--save", str(plan))
     assert ran.out.splitlines() == [
         "- DROP AGGREGATE library.total (int);",
         "+ CREATE TYPE library.new (",
@@ -286,8 +280,7 @@ def test_schema_plan_is_applied_only_to_its_base_schema(
     ]
     server.answer("POST", "/v1/commands", ACCEPTED)
     server.answer("GET", "/v1/schema", msgspec.to_builtins(schema_answer(image)))
-    ran = stele("schema", "apply", str(plan))
-    assert ran.exit_code == 0, ran.err
+    ran = stele.ok("schema", "apply", str(plan))
     command = msgspec.convert(sent(server)["command"], AlterSchema)
     assert command.schema_version == image.schema.version.epoch
     assert [type(each) for each in command.changes] == [
@@ -346,8 +339,7 @@ def test_agreement_lists_lagging_members_and_sets_the_exit_code(
     server: Server, stele: Stele
 ) -> None:
     server.answer("GET", AGREEMENT, agreement("n2"))
-    ran = stele("schema", "agreement")
-    assert ran.exit_code == 1
+    ran = stele.exits(1, "schema", "agreement")
     rows = [" ".join(line.split()) for line in ran.out.splitlines()]
     assert rows[2:] == [
         "n1 up 8 has applied it",
@@ -357,8 +349,7 @@ def test_agreement_lists_lagging_members_and_sets_the_exit_code(
     assert msgspec.json.decode(stele("schema", "agreement", "-o", "json").out)["behind"] == ["n2"]
     server.answer("GET", AGREEMENT, agreement())
     stele("schema", "agreement")
-    ran = stele("schema", "agreement", "--epoch", "8")
-    assert ran.exit_code == 0
+    ran = stele.ok("schema", "agreement", "--epoch", "8")
     assert server.asked_for(AGREEMENT)[-1].query["epoch"] == ["8"]
     assert "All live members have applied it." in ran.out
 
@@ -385,8 +376,7 @@ def test_schema_change_waits_for_members_and_lists_lagging_ones(
     server.answer("POST", "/v1/commands", ACCEPTED)
     server.answer("GET", "/v1/schema", answer(library()))
     server.answer("GET", AGREEMENT, agreement("n2"))
-    ran = stele(*command, "--wait-s", "0")
-    assert ran.exit_code == 0, "the change is done"
+    ran = stele.ok(*command, "--wait-s", "0")
     assert "The change is done, but after 0 s n2 had not applied it." in ran.err
     (asked,) = server.asked_for(AGREEMENT)
     assert asked.query["epoch"] == [str(ACCEPTED["epoch"])]
@@ -402,8 +392,7 @@ def test_schema_change_reports_unknown_agreement_without_a_guard(
     server: Server, stele: Stele
 ) -> None:
     server.answer("POST", "/v1/commands", ACCEPTED)
-    ran = stele("table", "create", "library.t")
-    assert ran.exit_code == 0
+    ran = stele.ok("table", "create", "library.t")
     assert "Whether all members have applied it is unknown: There is nothing at" in ran.err
 
 

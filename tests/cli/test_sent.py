@@ -118,8 +118,7 @@ def test_line_sends_its_command_under_the_printed_id(
 ) -> None:
     cluster(server, 41)
     server.answer("POST", "/v1/commands", OUTCOME)
-    ran = stele(*shlex.split(line), "--reason", "a rehearsal", "--no-wait")
-    assert ran.exit_code == 0, ran.err
+    ran = stele.ok(*shlex.split(line), "--reason", "a rehearsal", "--no-wait")
     (asked,) = server.asked_for("/v1/commands")
     envelope = msgspec.json.decode(asked.body, type=c.Envelope)
     wanted, told = AT_ONCE.get(line) or (REQUESTS[line], "accepted at epoch 41")
@@ -133,9 +132,7 @@ def test_line_sends_its_command_under_the_printed_id(
 
 @pytest.mark.parametrize("line", REFUSED)
 def test_line_is_refused_before_anything_is_sent(server: Server, stele: Stele, line: str) -> None:
-    ran = stele(*shlex.split(line))
-    assert ran.exit_code == 2
-    assert REFUSED[line] in ran.err
+    assert REFUSED[line] in stele.exits(2, *shlex.split(line)).err
     assert not server.asked
 
 

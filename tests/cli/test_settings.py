@@ -20,8 +20,7 @@ def settings(server: Server) -> None:
 
 def test_list_shows_values_defaults_and_descriptions(server: Server, stele: Stele) -> None:
     settings(server)
-    shown = stele("settings", "list")
-    assert shown.exit_code == 0, shown.err
+    shown = stele.ok("settings", "list")
     lines = {line.split()[0]: line for line in shown.out.splitlines() if line.strip()}
     assert "50" in lines["stream_mib_per_s"] and "1000000" in lines["stream_mib_per_s"]
     assert "groups of ranges" in lines["stream_concurrency"]
@@ -62,8 +61,7 @@ def test_given_request_id_is_never_replaced(server: Server, stele: Stele) -> Non
     request_id = new_request_id()
     refused = {**EXPIRED, "details": {"horizon_ms": str(time_ms(request_id) + 1)}}
     server.answer("POST", "/v1/commands", refused, 410)
-    ran = stele("settings", "set", "stream_mib_per_s", "20", "--request-id", request_id)
-    assert ran.exit_code == 1
+    ran = stele.exits(1, "settings", "set", "stream_mib_per_s", "20", "--request-id", request_id)
     assert "older than what the log remembers" in ran.err
     assert len(server.asked_for("/v1/commands")) == 1
 
@@ -75,18 +73,14 @@ def test_command_that_may_be_decided_is_not_sent_under_a_new_id(
     server.answer("POST", "/v1/commands", busy, 503)
     refused = {**EXPIRED, "details": {"horizon_ms": str(time_ms(new_request_id()) + 1)}}
     server.answer("POST", "/v1/commands", refused, 410)
-    ran = stele("settings", "set", "stream_mib_per_s", "20")
-    assert ran.exit_code == 1
+    ran = stele.exits(1, "settings", "set", "stream_mib_per_s", "20")
     assert "older than what the log remembers" in ran.err
     assert len({*(asked.body for asked in server.asked_for("/v1/commands"))}) == 1
 
 
 def test_unknown_settings_and_invalid_values_are_not_sent(server: Server, stele: Stele) -> None:
-    unknown = stele("settings", "set", "stream_mb", "20")
-    assert unknown.exit_code == 2
-    assert "stream_mib_per_s" in unknown.err
-    none = stele("settings", "set", "stream_concurrency", "0")
-    assert none.exit_code == 2
+    assert "stream_mib_per_s" in stele.exits(2, "settings", "set", "stream_mb", "20").err
+    none = stele.exits(2, "settings", "set", "stream_concurrency", "0")
     assert "stream_concurrency cannot be '0': it is a whole number from 1 to 64." in none.err
     for value in ("", "default"):
         reset = stele("settings", "set", "stream_concurrency", value)
@@ -95,8 +89,7 @@ def test_unknown_settings_and_invalid_values_are_not_sent(server: Server, stele:
             True,
         )
     settings(server)
-    reset = stele("settings", "reset", "stream_mib_per_sec")
-    assert reset.exit_code == 2
+    reset = stele.exits(2, "settings", "reset", "stream_mib_per_sec")
     assert "There is no setting 'stream_mib_per_sec'. Did you mean stream_mib_per_s?" in reset.err
     assert not server.asked_for("/v1/commands")
 
@@ -114,15 +107,14 @@ def test_barrier_level_is_validated_and_an_unsafe_one_is_marked(
     unsafe = {"progress_barrier_level": "ONE"}
     server.answer("GET", "/v1/settings", {**at(7), "features": [], "settings": unsafe})
     settings(server)
-    wrong = stele("settings", "set", "progress_barrier_level", "most")
-    assert wrong.exit_code == 2
+    wrong = stele.exits(2, "settings", "set", "progress_barrier_level", "most")
     assert "one of ALL, EACH_QUORUM, QUORUM" in wrong.err
     assert stele("settings", "set", "progress_barrier_level", "ONE", "--force").exit_code == 0
     (sent,) = [json.loads(asked.body) for asked in server.asked_for("/v1/commands")]
     command = {"type": "set_setting", "name": "progress_barrier_level", "value": "ONE"}
     assert sent["command"] == {**command, "force": True}
-    undone = stele("settings", "set", "progress_barrier_level", "ONE", "--no-force")
-    assert undone.exit_code == 2 and "--no-force" in undone.err
+    undone = stele.exits(2, "settings", "set", "progress_barrier_level", "ONE", "--no-force")
+    assert "--no-force" in undone.err
     shown = stele("settings", "list").out
     assert any(
         "progress_barrier_level" in line and "ONE (unsafe)" in line for line in shown.splitlines()

@@ -27,8 +27,7 @@ def test_exported_state_round_trips(
 ) -> None:
     server.answer("GET", "/v1/dump", dump_of(sound()))
     file = tmp_path / "state"
-    ran = stele("state", "export", f"--format={format_}", str(file))
-    assert ran.exit_code == 0, ran.err
+    ran = stele.ok("state", "export", f"--format={format_}", str(file))
     assert f"epoch {sound().epoch} of demo, hash {state_hash(sound())}" in ran.out
     dump = dumps.read(file)
     assert dump.flaws == ()
@@ -95,8 +94,7 @@ def test_invalid_edits_are_reported_with_their_lines(stele: Stele, tmp_path: Pat
 def test_flaws_are_printed_as_json(stele: Stele, tmp_path: Path) -> None:
     file = tmp_path / "edited.json"
     file.write_text(dumps.as_json(sound()).decode().replace('"rack":"r2"', '"rack":"r 2"', 1))
-    ran = stele("state", "check", str(file), "--json")
-    assert ran.exit_code == 1
+    ran = stele.exits(1, "state", "check", str(file), "--json")
     (flaw,) = msgspec.json.decode(ran.out)["flaws"]
     assert flaw["place"] == "node n2"
 

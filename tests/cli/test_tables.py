@@ -75,13 +75,12 @@ def test_alter_shows_each_option_before_and_after(server: Server, stele: Stele) 
     server.answer("POST", "/v1/commands", OUTCOME)
     server.answer("GET", "/v1/diff", {"tables": {"changed": changed}})
     given = ("--max-tablet-count", "8", "--reset", "min_tablet_count")
-    ran = stele("table", "alter", "music.songs", *given)
-    assert ran.exit_code == 0, ran.err
+    ran = stele.ok("table", "alter", "music.songs", *given)
     assert sent(server)["reset"] == ["min_tablet_count"]
     assert "music.songs since epoch 41: max_tablet_count not set -> 8" in ran.out
     server.asked.clear()
-    zero = stele("table", "alter", "music.songs", "--min-tablet-count", "0")
-    assert zero.exit_code == 0 and sent(server)["reset"] == ["min_tablet_count"]
+    stele.ok("table", "alter", "music.songs", "--min-tablet-count", "0")
+    assert sent(server)["reset"] == ["min_tablet_count"]
 
 
 def test_lists_show_which_tables_share_tablets(server: Server, stele: Stele) -> None:
@@ -114,8 +113,7 @@ def test_moves_of_a_colocated_group_are_shown_for_each_table(server: Server, ste
     cluster(server, 31, requests=[move], keyspaces=[KEYSPACE])
     server.answer("GET", "/v1/tables", {**at(31), "tables": [BY_BAND, SONGS], "next_cursor": ""})
     server.answer("POST", "/v1/commands", OUTCOME)
-    ran = stele("balance", "off", "music.by_band")
-    assert ran.exit_code == 0, ran.err
+    ran = stele.ok("balance", "off", "music.by_band")
     assert "1 move or resize of the balancer continues" in ran.out
     server.answer("GET", "/v1/progress", IDLE)
     assert "it is about music.by_band too, co-located with music.songs" in stele("why").out
@@ -126,8 +124,7 @@ def test_tablets_with_the_oldest_repair_are_shown_first(server: Server, stele: S
     rows = [{"tablet": tablet, "repaired_ms": ms} for tablet, ms in enumerate(times)]
     page = {**at(31), "table": "music.songs", "tablets": 3, "repairs": rows, "next_cursor": ""}
     server.answer("GET", "/v1/repairs", page)
-    ran = stele("tablet", "repairs", "music.songs", "--limit", "2")
-    assert ran.exit_code == 0, ran.err
+    ran = stele.ok("tablet", "repairs", "music.songs", "--limit", "2")
     shown = [line.split() for line in ran.out.splitlines()[2:4]]
     assert [line[0] for line in shown] == ["1", "2"]
     assert shown[0][1] == "never" and shown[1][1].startswith("2020-09-")
@@ -173,8 +170,7 @@ def test_tablets_are_numbered_and_show_joining_replicas(server: Server, stele: S
         "next_cursor": "",
     }
     server.answer("GET", "/v1/placements", page)
-    ran = stele("tablet", "list", "music.songs", "--limit", "2")
-    assert ran.exit_code == 0, ran.err
+    ran = stele.ok("tablet", "list", "music.songs", "--limit", "2")
     assert ran.out.splitlines()[0].strip() == "3 tablets of music.songs at epoch 31"
     assert ran.out.splitlines()[2].split() == ["0", str(-(2**63)), "0", "7", "n1", "n2", "+n3"]
     assert "1 more tablets" in ran.out
@@ -234,8 +230,7 @@ def test_tablet_shows_its_operation_with_actor_and_reason(server: Server, stele:
         "transitions": [under_way],
     }
     server.answer("GET", "/v1/topology", {**at(31), **topology})
-    ran = stele("tablet", "show", "music.songs", "3")
-    assert ran.exit_code == 0, ran.err
+    ran = stele.ok("tablet", "show", "music.songs", "3")
     lines = [" ".join(line.split()) for line in ran.out.splitlines()]
     assert lines[0] == "tablet 3 of 4 of music.songs at epoch 31"
     assert lines[1] == f"range ({2**62 - 1}, {-(2**63)}]"
@@ -249,16 +244,14 @@ def test_tablet_shows_its_operation_with_actor_and_reason(server: Server, stele:
     ]
     asked = [each.query.get("token") for each in server.asked_for("/v1/placements")]
     assert asked == [None, [str(-(2**63))]]
-    beyond = stele("tablet", "show", "music.songs", "4")
-    assert beyond.exit_code == 1 and "the last is 3" in beyond.err
+    assert "the last is 3" in stele.exits(1, "tablet", "show", "music.songs", "4").err
 
 
 def test_the_tablet_of_a_key_is_shown_with_its_number(server: Server, stele: Stele) -> None:
     token = -6786713022667782255  # of "chorus", by Cassandra's Murmur3Partitioner
     quarter = {"start": 2**62 - 1, "end": -(2**63), "reads": ["n4"], "writes": ["n4"]}
     server.answer("GET", "/v1/placements", tablet_page(quarter, ranges=4))
-    ran = stele("tablet", "list", "music.songs", "--key", "chorus")
-    assert ran.exit_code == 0, ran.err
+    ran = stele.ok("tablet", "list", "music.songs", "--key", "chorus")
     lines = ran.out.splitlines()
     assert lines[0] == f"key 'chorus' has token {token} and is in tablet 3"
     assert lines[1].strip() == "4 tablets of music.songs at epoch 31"
@@ -276,8 +269,7 @@ def test_the_tablet_of_a_key_is_shown_with_its_number(server: Server, stele: Ste
 def test_a_table_on_the_ring_has_no_tablets_to_list(server: Server, stele: Stele) -> None:
     page = {"placement": "dc1:2", "keyspaces": ["plain"], "ranges": 2, "rows": ROWS}
     server.answer("GET", "/v1/placements", {**at(31), **page, "next_cursor": ""})
-    ran = stele("tablet", "list", "plain.t")
-    assert ran.exit_code == 1
+    ran = stele.exits(1, "tablet", "list", "plain.t")
     assert "plain.t has no tablets" in ran.err
     assert "stele ring plain" in ran.err
 
@@ -288,8 +280,7 @@ def test_ring_of_a_keyspace_with_tablets_hints_at_tablet_list(server: Server, st
         (["music"], "stele tablet list music.TABLE"),
         (["music.songs", "--key", "a key"], "stele tablet list music.songs --key 'a key'"),
     ):
-        ran = stele("ring", *arguments)
-        assert ran.exit_code == 1
+        ran = stele.exits(1, "ring", *arguments)
         assert f"'{arguments[0]}' is in tablets, not on the ring" in ran.err
         assert f"`{command}`" in ran.err
 
@@ -327,8 +318,7 @@ def test_balance_shows_planned_moves_and_stuck_tablets(server: Server, stele: St
     )
     server.answer("GET", "/v1/balance", answer)
     other_requests(server)
-    ran = stele("balance", "status")
-    assert ran.exit_code == 0, ran.err
+    ran = stele.ok("balance", "status")
     text = " ".join(ran.out.split())
     assert "stalled at epoch 31; 1 tablet moves" in text
     assert "request leave-n2 cannot continue: no other node can take 2 tablets" in text
@@ -373,8 +363,7 @@ def test_tablet_why_explains_each_possible_move(server: Server, stele: Stele) ->
     )
     answer = TabletWhy(epoch=31, state_id="ab", table="music.songs", tablet=3, verdicts=verdicts)
     server.answer("GET", "/v1/balance/why", answer)
-    ran = stele("balance", "why", "music.songs", "3")
-    assert ran.exit_code == 0, ran.err
+    ran = stele.ok("balance", "why", "music.songs", "3")
     text = " ".join(ran.out.split())
     assert "tablet 3 of music.songs at epoch 31" in text
     assert "n1 n3 no rack rack r1 of n3 would have too many" in text
@@ -393,8 +382,7 @@ def test_balance_plan_has_the_output_of_an_offline_plan(server: Server, stele: S
     plan = to_the_end(world.image)
     answer = BalancePlan(epoch=31, state_id="ab", plan=plan)
     server.answer("GET", "/v1/balance/plan", answer)
-    ran = stele("balance", "plan")
-    assert ran.exit_code == 0, ran.err
+    ran = stele.ok("balance", "plan")
     text = " ".join(ran.out.split())
     assert text.startswith(f"plan at epoch 31 moves: {len(plan.moves)} migration; nothing is done")
     assert "node replicas after of its share will be" in text
@@ -525,8 +513,7 @@ def test_largest_tablets_of_a_table_are_shown(server: Server, stele: Stele) -> N
         why="it is hot",
     )
     server.answer("GET", "/v1/balance/sizes", SizesAnswer(epoch=31, state_id="ab", sizes=sizes))
-    ran = stele("tablet", "sizes", "music.songs", "--limit", "2")
-    assert ran.exit_code == 0, ran.err
+    ran = stele.ok("tablet", "sizes", "music.songs", "--limit", "2")
     text = " ".join(ran.out.split())
     assert "8 tablets of music.songs at epoch 31" in text
     assert "3 2.0 MB 1,200 34 n1 n2 0 500 B ? ? n2 n3" in text
@@ -557,8 +544,7 @@ def test_resize_warns_that_the_balancer_may_undo_it(server: Server, stele: Stele
     )
     server.answer("POST", "/v1/commands", OUTCOME)
     server.answer("GET", "/v1/balance/sizes", SizesAnswer(epoch=31, state_id="ab", sizes=sizes))
-    ran = stele("table", "resize", "music.songs", "16", "--no-wait")
-    assert ran.exit_code == 0, ran.err
+    ran = stele.ok("table", "resize", "music.songs", "16", "--no-wait")
     assert ran.out.splitlines()[-1] == (
         "While balancing is on, the balancer may change it back to 8 tablets: the keyspace's"
         " initial_tablets is 8. `stele table alter music.songs --min-tablet-count 16` keeps 16."
@@ -607,8 +593,7 @@ def test_tablet_move_sends_the_target_shard(server: Server, stele: Stele) -> Non
     server.answer("POST", "/v1/commands", OUTCOME)
     words = ("tablet", "move", "music.songs", "3", "--from", "n1", "--no-wait", "--to")
     for to, node, shard in (("n1:2", "n1", 2), ("n4", "n4", -1)):
-        ran = stele(*words, to)
-        assert ran.exit_code == 0, ran.err
+        stele.ok(*words, to)
         asked = server.asked_for("/v1/commands")[-1]
         (move,) = msgspec.json.decode(asked.body)["command"]["moves"]
         assert (move["to_node"], move["to_shard"]) == (node, shard)
@@ -621,10 +606,8 @@ def test_tablet_move_accepts_the_shard_of_the_source(server: Server, stele: Stel
     row = {"start": 2**62 - 1, "end": -(2**63), "reads": ["n1"], "writes": ["n1"], "shards": [3]}
     server.answer("GET", "/v1/placements", tablet_page(row, ranges=4))
     words = ("tablet", "move", "music.songs", "3", "--to", "n2", "--no-wait", "--from")
-    ran = stele(*words, "n1:3")
-    assert ran.exit_code == 0, ran.err
+    stele.ok(*words, "n1:3")
     (asked,) = server.asked_for("/v1/commands")
     (move,) = msgspec.json.decode(asked.body)["command"]["moves"]
     assert move["from_node"] == "n1"
-    wrong = stele(*words, "n1:2")
-    assert wrong.exit_code == 1 and "is on shard 3 of n1, not on 2" in wrong.err
+    assert "is on shard 3 of n1, not on 2" in stele.exits(1, *words, "n1:2").err

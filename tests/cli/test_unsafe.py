@@ -38,8 +38,7 @@ def test_revert_shows_the_diff_and_both_states(server: Server, stele: Stele) -> 
     overriding(server)
     history = shop()
     args = ("unsafe", "revert", f"--to={history.image.epoch}", "--actor=ada", "--reason=a mistake")
-    ran = stele(*args, "--i-know-what-this-does")
-    assert ran.exit_code == 0, ran.err
+    ran = stele.ok(*args, "--i-know-what-this-does")
     assert "- setting colour" in ran.out
     assert "was replaced by" in ran.out
     (asked,) = server.asked_for("/v1/commands")
@@ -51,8 +50,7 @@ def test_revert_shows_the_diff_and_both_states(server: Server, stele: Stele) -> 
 def test_revert_without_confirmation_only_shows_the_diff(server: Server, stele: Stele) -> None:
     overriding(server)
     epoch = shop().image.epoch
-    ran = stele("unsafe", "revert", f"--to={epoch}", "--actor=ada", "--reason=a mistake")
-    assert ran.exit_code == 2
+    ran = stele.exits(2, "unsafe", "revert", f"--to={epoch}", "--actor=ada", "--reason=a mistake")
     assert "- setting colour" in ran.out
     assert "Say --i-know-what-this-does" in ran.err
     assert not server.asked_for("/v1/commands")
@@ -82,8 +80,7 @@ def test_possible_loss_is_shown_and_needs_its_own_option(
     freeze(history)
     server.answers.clear()
     server.answer("GET", "/v1/dump", dump_of(history.image))
-    ran = stele(*load, "--i-know-what-this-does")
-    assert ran.exit_code == 1
+    ran = stele.exits(1, *load, "--i-know-what-this-does")
     assert "LOST: shop.orders is dropped with its rows" in ran.out
     assert "--accept-loss" in ran.err
     assert not server.asked_for("/v1/commands")
@@ -129,8 +126,7 @@ def test_found_from_a_file_founds_a_frozen_log_and_loads_the_state(
     server.answer("GET", "/v1/topology", topology(1))
     server.answer("POST", "/v1/commands", outcome(1))
     server.answer("POST", "/v1/commands", outcome(2))
-    ran = stele("found", f"--from={file}", "--reason=it burnt")
-    assert ran.exit_code == 0, ran.err
+    ran = stele.ok("found", f"--from={file}", "--reason=it burnt")
     assert f"begins with epoch {image.epoch} of demo, as its epoch 2" in ran.out
     assert f"STELE_ACCEPT_LOST_EPOCHS={image.log_id.hex()}" in ran.out
     found, begin = (msgspec.json.decode(a.body) for a in server.asked_for("/v1/commands"))
@@ -162,8 +158,7 @@ def test_found_from_a_file_fails_on_an_existing_cluster(
     dumps.write(file, shop().image)
     server.answer("GET", "/v1/topology", topology(0))
     server.answer("POST", "/v1/commands", outcome(7))
-    ran = stele("found", f"--from={file}")
-    assert "The log is not empty" in ran.err
+    assert "The log is not empty" in stele("found", f"--from={file}").err
     assert len(server.asked_for("/v1/commands")) == 1
 
 
