@@ -61,8 +61,7 @@ def test_tail_shows_each_epoch_once_over_broken_streams(server: Server, stele: S
 def test_tail_fails_if_no_stream_delivers_an_epoch_in_time(server: Server, stele: Stele) -> None:
     cluster(server, epoch=7)
     server.stream("/v1/epochs", event(9, COLOUR))
-    ran = stele("log", "tail", "--last", "0", "--follow", "--timeout", "0.2")
-    assert ran.exit_code == 3
+    ran = stele.exits(3, "log", "tail", "--last", "0", "--follow", "--timeout", "0.2")
     assert "Streams end before epoch 8." in ran.err
 
 
@@ -239,7 +238,7 @@ def test_progress_is_one_line_on_a_terminal_and_periodic_lines_otherwise(
             return True
 
     now_s = 100.0
-    monkeypatch.setattr("stele.cli.notice.time.monotonic", lambda: now_s)
+    monkeypatch.setattr("stele.cli.notice.monotonic", lambda: now_s)
     terminal, file = Terminal(), io.StringIO()
     lines = [ProgressLine(terminal), ProgressLine(file)]
     for passed_s, share in ((1.0, 0.0), (6.0, 0.25), (7.0, 0.5)):

@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from itertools import count
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 
 import msgspec
@@ -27,9 +27,6 @@ from stele.runtime.answers.errors import LASTING, ErrorBody
 
 if TYPE_CHECKING:
     import ssl
-
-
-import contextlib
 
 T = TypeVar("T")
 
@@ -136,15 +133,7 @@ class Client:
 
     def get_one(self, url: str, kind: type[T]) -> T:
         """Return the answer of one address, without retries. Raises CliError."""
-        try:
-            answer = self._http(url).get(url, timeout=_timeout(min(ASK_S, self.timeout_s)))
-        except NO_ANSWER as error:
-            raise UnreachableError(
-                f"{url} does not answer ({_short(error)}).", "Is the process running?"
-            ) from error
-        if not answer.is_success:
-            raise refusal_of(answer)
-        return decode(answer.content, kind)
+        return decode(self._one("GET", url, min(ASK_S, self.timeout_s)), kind)
 
     def send(
         self, method: str, url: str, content: bytes | None, **params: object
@@ -155,32 +144,27 @@ class Client:
 
     def get_bytes(self, url: str) -> bytes:
         """Return the body of one address, without retries. Raises CliError."""
-        try:
-            answer = self._http(url).get(url, timeout=_timeout(self.timeout_s))
-        except NO_ANSWER as error:
-            raise UnreachableError(
-                f"{url} does not answer ({_short(error)}).", "Is the process running?"
-            ) from error
-        if not answer.is_success:
-            raise refusal_of(answer)
-        return answer.content
+        return self._one("GET", url, self.timeout_s)
 
     def post_bytes(self, url: str, content: bytes, **params: object) -> bytes:
         """Return the answer of a catch-up replica to a body, without retries. Raises CliError."""
         given = {key: str(value) for key, value in params.items()}
+        hint = "Whether it took effect is unknown. Send it again: it takes effect once."
+        more = {"params": given, "content": content, "headers": self._credentials}
+        return self._one("POST", url, self._retry_for_s, hint, **more)
+
+    def _one(
+        self,
+        method: str,
+        url: str,
+        limit_s: float,
+        hint: str = "Is the process running?",
+        **more: Any,
+    ) -> bytes:
         try:
-            answer = self._http(url).post(
-                url,
-                params=given,
-                content=content,
-                headers=self._credentials,
-                timeout=_timeout(self._retry_for_s),
-            )
+            answer = self._http(url).request(method, url, timeout=_timeout(limit_s), **more)
         except NO_ANSWER as error:
-            raise UnreachableError(
-                f"{url} did not answer ({_short(error)}).",
-                "Whether it took effect is unknown. Send it again: it takes effect once.",
-            ) from error
+            raise UnreachableError(f"{url} does not answer ({_short(error)}).", hint) from error
         if not answer.is_success:
             raise refusal_of(answer)
         return answer.content
@@ -469,7 +453,7 @@ def ask_each(client: Client, service: str, path: str, kind: type[T]) -> dict[str
     """Ask each address of a service once, and return the answers by address."""
     found = dict[str, T]()
     for url in client.places.urls.get(service, ()):
-        with contextlib.suppress(CliError):
+        with suppress(CliError):
             found[url] = client.get_one(f"{url}{path}", kind)
     return found
 

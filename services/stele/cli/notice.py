@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import sys
 import threading
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from time import monotonic  # the simulator sets time.monotonic to its own clock
 from typing import Final, TextIO
 
 from stele.words.units import duration
@@ -42,9 +42,9 @@ class RetryNotice:
             return
 
         def watch() -> None:
-            began_s = time.monotonic()
+            began_s = monotonic()
             while not answered.wait(SILENT_AFTER_S):
-                silent_s = time.monotonic() - began_s
+                silent_s = monotonic() - began_s
                 with self._lock:
                     if not answered.is_set():
                         self._say(
@@ -70,7 +70,7 @@ class RetryNotice:
 
     def _say(self, line: str) -> None:
         assert self._out is not None
-        now_s = time.monotonic()
+        now_s = monotonic()
         if self._is_terminal:
             self._out.write(f"\r\x1b[K{line[:WIDTH]}")
             self._open = True
@@ -96,27 +96,37 @@ class ProgressLine:
     def __init__(self, out: TextIO | None = None) -> None:
         self._out = out or sys.stderr
         self._is_terminal = self._out.isatty()
-        self._began_s = self._told_at_s = time.monotonic()
+        self._began_s = self._told_at_s = monotonic()
+        self._lock = threading.Lock()
+
+    def passed_s(self) -> float:
+        """Return the time since the operation began."""
+        return monotonic() - self._began_s
 
     def tell(self, line: str, share: float = 0.0) -> None:
         """Show the progress. ``share`` is the part that is done, between 0 and 1; 0: unknown."""
-        now_s = time.monotonic()
+        now_s = monotonic()
         if share > 0 and now_s > self._began_s:
             line += f", about {duration((now_s - self._began_s) * (1 - share) / share)} to go"
-        if self._is_terminal:
-            self._write(f"\r\x1b[K{line[:WIDTH]}")
-        elif now_s - self._told_at_s >= AGAIN_EVERY_S:
-            self._told_at_s = now_s
-            self._write(f"stele: {line}\n")
+        with self._lock:
+            if self._is_terminal:
+                self._write(f"\r\x1b[K{line[:WIDTH]}")
+            elif now_s - self._told_at_s >= AGAIN_EVERY_S:
+                self._told_at_s = now_s
+                self._write(f"stele: {line}\n")
+
+    def running(self, what: str) -> AbstractContextManager[None]:
+        """Show for how long the block has run, where its share is not known."""
+        return self.shown(lambda: f"{what}, for {duration(self.passed_s())}")
 
     @contextmanager
-    def running(self, what: str) -> Iterator[None]:
-        """Show for how long the block has run, where its share is not known."""
+    def shown(self, line: Callable[[], str]) -> Iterator[None]:
+        """Show a line that changes while the block runs."""
         over = threading.Event()
 
         def watch() -> None:
             while not over.wait(TICK_S):
-                self.tell(f"{what}, for {duration(time.monotonic() - self._began_s)}")
+                self.tell(line())
 
         watcher = threading.Thread(target=watch, name="progress", daemon=True)
         watcher.start()
@@ -126,6 +136,13 @@ class ProgressLine:
             over.set()
             watcher.join()
             self.end()
+
+    @contextmanager
+    def aside(self) -> Iterator[None]:
+        """Remove the line while the block prints."""
+        with self._lock:
+            self.end()
+            yield
 
     def end(self) -> None:
         """Remove the line from a terminal."""

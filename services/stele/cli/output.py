@@ -146,7 +146,8 @@ def print_fitted(found: Table, *, wide: bool = False) -> None:
             column.min_width = width
         out.print(found, crop=False)
         return
-    print_line(Text(str(found.title or ""), style="italic"), out)
+    if found.title:
+        print_line(Text(str(found.title), style="italic"), out)
     headers = [str(column.header) for column in found.columns]
     for first, *cells in zip(*(column.cells for column in found.columns), strict=True):
         print_line(Text(str(first), style="bold"), out)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Annotated, Any, Final
@@ -20,7 +20,6 @@ from stele.cli.history import Gone, HistoryWords, ShortIds, epochs_from, names_a
 from stele.cli.options import FROM_ONE, Format, Json, Where, moment_ms
 from stele.cli.output import (
     clock,
-    console,
     error_console,
     print_json,
     print_line,
@@ -72,8 +71,6 @@ class Only:
 
 
 DEFAULT_LAST = 20
-TABLE_WIDTH = 130
-"""Width of the terminal at which the table's last column has room for an id."""
 MIN_PAGE = 100
 MOST_HIDDEN = 10_000
 """Consecutive barriers after which the search for changes ends."""
@@ -118,14 +115,7 @@ def epochs(
     if form.is_document:
         form.print_document(rows)
         return
-    out = console()
-    if form.shortens and out.width < TABLE_WIDTH:
-        for line in _as_lines(shown, words):
-            print_line(line, out)
-    elif form.shortens:
-        out.print(_as_table(shown, words))
-    else:
-        form.print_table(_as_table(shown, words))
+    form.print_table(_as_table(shown, words))
     if hidden:
         form.note(f"{counted(hidden, 'hidden barrier', 'hidden barriers')}: --barriers shows them.")
     note = _cut(rows, first, last, end, searched=bool(asked))
@@ -156,17 +146,6 @@ def _as_table(rows: list[EpochRow], words: list[str]) -> Table:
     for row, became in zip(rows, words, strict=True):
         found.add_row(str(row.epoch), clock(row.at_ms), row.command, by(row), became)
     return found
-
-
-def _as_lines(rows: list[EpochRow], words: list[str]) -> Iterator[Text]:
-    """Yield epochs as lines, for a narrow terminal.
-
-    Columns would break ids, which must be copied.
-    """
-    for row, became in zip(rows, words, strict=True):
-        head = f"{row.epoch:>6}  {clock(row.at_ms)}  {row.command}"
-        yield Text.assemble((head, "bold"), f"  by {by(row)}" if row.actor else "")
-        yield Text(f"        {became}")
 
 
 def by(row: EpochRow) -> str:
