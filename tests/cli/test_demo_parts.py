@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import io
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
@@ -18,22 +17,18 @@ from stele.cli.errors import CliError
 from stele.cli.main import build_app
 from stele.cli.places import STACK_FILE
 from stele.domain.model.topology import TransitionSummary
-from stele.runtime.answers.metadata_log import RequestAnswer
 from stele.runtime.answers.node import ChangeView
 from stele.runtime.answers.tablet_balancer import BalanceAnswer
-from stele.words.facts import EpochRow
 from stele_harness.demo.checks import Check, Report, read_report
-from stele_harness.demo.load import NEVER_SENT, NO_ANSWER, Answer, Load, number_in, value_of
-from stele_harness.demo.operation import Fault, step_durations
+from stele_harness.demo.load import NEVER_SENT, NO_ANSWER, Answer, Load, value_of
+from stele_harness.demo.operation import Fault
 from stele_harness.demo.rows import ADDED, NUMBER, Acknowledged, RowLoad
 from stele_harness.demo.scenario import STEPS, chosen_steps
-from stele_harness.demo.several import one_waits_for_the_other, share_a_transition
 from stele_harness.demo.site import MOST_RESTARTS, Never, Site
-from stele_harness.demo.steps.library import library_files
 from stele_harness.demo.steps.tablets import check_has_room
 from stele_harness.demo.timeline import Timeline
-from stele_harness.demo.words import NEXT, PROVES, TERMS, suggestions, what_next
-from tests.cli.conftest import Server, at, request, transition
+from stele_harness.demo.words import NEXT, PROVES, suggestions
+from tests.cli.conftest import Server, transition
 from tests.end_to_end.demo.test_demo import CHECKS
 
 
@@ -43,12 +38,6 @@ def test_chosen_step_includes_its_required_steps_in_order() -> None:
     assert chosen_steps(()) == STEPS
     with pytest.raises(CliError, match="no step 'fly'"):
         chosen_steps(("fly",))
-
-
-def test_each_term_belongs_to_a_step() -> None:
-    assert {term for step in STEPS for term in step.terms} == {*TERMS}
-    for step in STEPS:
-        assert {*step.terms} <= {*TERMS}
 
 
 def test_each_check_prints_what_it_proves() -> None:
@@ -88,18 +77,6 @@ def test_next_steps_are_valid_command_lines_or_pages() -> None:
     assert commands.index("stele console") > runs_from, "after a demo nothing runs"
 
 
-def test_next_steps_begin_with_the_path_if_the_command_is_not_on_it(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setenv("PATH", str(Path(sys.executable).parent))
-    assert what_next() == [*NEXT]
-    monkeypatch.setenv("PATH", "/nowhere")
-    (line, _), *others = what_next()
-    kind, _, script = line.partition(" ")
-    assert (kind, others) == ("source", [*NEXT])
-    assert Path(script).is_file()
-
-
 def closed(report: Report, at_s: float) -> bool:
     report.close(at_s)
     return report.held
@@ -114,50 +91,6 @@ def test_report_passes_only_if_every_check_passes(tmp_path: Path) -> None:
     assert closed(report, 1)
     report.failure = "the step did not end"
     assert not closed(report, 1)
-
-
-def epoch(number: int, at_ms: int, **fact: object) -> EpochRow:
-    return EpochRow(epoch=number, command="advance", at_ms=at_ms, facts=(fact,))
-
-
-def moved(number: int, at_ms: int, transition_id: str, state: str) -> EpochRow:
-    return epoch(number, at_ms, type="TransitionMoved", transition_id=transition_id, state=state)
-
-
-def test_states_of_a_transition_last_until_the_next_begins() -> None:
-    opened = transition("join_group0", "join-n3", "join-n4")
-    epochs = [
-        epoch(3, 1_000, type="TransitionOpened", transition=opened),
-        moved(4, 1_500, "join-n3", "write_both_read_old"),
-        moved(5, 2_000, "another", "finishing"),
-        moved(6, 4_000, "join-n3", "finishing"),
-        epoch(7, 4_250, type="TransitionFinished", transition_id="join-n3"),
-    ]
-    spans = step_durations(epochs, "join-n4")
-    assert spans == [("join_group0", 0.5), ("write_both_read_old", 2.5), ("finishing", 0.25)]
-    assert step_durations(epochs, "leave-n1") == []
-
-
-def answer(status: str, request_id: str, found: dict[str, object] | None) -> RequestAnswer:
-    raw = {**at(9), "request": request(status, request_id=request_id), "transition": found}
-    return msgspec.convert(raw, RequestAnswer)
-
-
-def test_two_joins_share_a_transition_only_if_both_name_it() -> None:
-    apart = [answer("running", n, transition("write_both_read_old", n)) for n in ("a", "b")]
-    assert not share_a_transition(apart)
-    assert not share_a_transition([answer("pending", n, None) for n in ("a", "b")])
-    both = transition("write_both_read_old", "a", "b")
-    assert share_a_transition([answer("running", name, both) for name in ("a", "b")])
-
-
-def test_one_leave_waits_if_it_is_pending_while_another_runs() -> None:
-    runs = answer("running", "a", transition("write_both_read_old", "a"))
-    waits, done = answer("pending", "b", None), answer("done", "a", None)
-    assert one_waits_for_the_other([runs, waits])
-    assert not one_waits_for_the_other([waits, waits])
-    assert not one_waits_for_the_other([done, waits])
-    assert not one_waits_for_the_other([runs, runs])
 
 
 def test_fault_happens_only_while_data_moves() -> None:
@@ -176,13 +109,6 @@ def test_fault_happens_only_while_data_moves() -> None:
     fault.fired = True
     assert not fault.is_due(after)
     assert Fault("coordinator").is_due(after), "no look came while it streamed"
-
-
-def test_value_is_recognised_only_for_its_key() -> None:
-    assert number_in(value_of("a", 7), "a") == 7
-    assert number_in(value_of("a", 7), "b") == -1
-    assert number_in(value_of("a", 7)[:-1], "a") == -1
-    assert number_in(b"", "a") == -1
 
 
 @pytest.mark.parametrize(
@@ -243,21 +169,6 @@ async def test_lost_write_is_detected(server: Server) -> None:
         assert len(await asyncio.wait_for(load.lost_writes(), 90)) == 1
 
 
-async def test_unanswered_read_is_repeated_before_a_write_counts_as_lost(
-    server: Server,
-) -> None:
-    async with aiohttp.ClientSession() as http:
-        load = Load(http)
-        load.nodes = (server.url,)
-        key = load.keys[0][0]
-        load._all = [key]
-        key.acknowledged = key.attempted = 1
-        path = f"/v1/data/library/{key.name}"
-        server.answer("GET", path, {"code": "unavailable", "message": ""}, status=503)
-        server.answer("GET", path, value_of(key.name, 1))
-        assert await asyncio.wait_for(load.lost_writes(), 90) == []
-
-
 async def test_client_rereads_columns_after_a_dropped_column_error(
     server: Server,
 ) -> None:
@@ -295,15 +206,6 @@ async def test_missing_or_reordered_changes_of_acknowledged_rows_are_detected() 
         assert load.missing_changes([change(1, 1, "bob"), change(3, 2)]) == ["desk/ada/dune: 1"]
         assert load.missing_changes([change(3, 2), change(1, 1)])
         assert load.missing_changes([change(1, 1), change(3, 2), change(5, 1)])
-
-
-def test_library_skips_caches_and_installed_packages(tmp_path: Path) -> None:
-    for name in ("a.py", "__pycache__/a.pyc", "site-packages/b.py", "sub/c.py"):
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text(name)
-    files, left_out = library_files(tmp_path)
-    assert [path.relative_to(tmp_path).as_posix() for path, _ in files] == ["a.py", "sub/c.py"]
-    assert left_out == 0
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,9 @@ import asyncio
 from functools import cache
 from types import SimpleNamespace
 
+import httpx
 import msgspec
+import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
 from stele.console.alerts import (
@@ -21,6 +23,8 @@ from stele.console.caches import MOST_TEXTS, ComputedAnswers, SharedQueries
 from stele.console.history import DroppedNames
 from stele.console.maps import TOKENS
 from stele.console.mirror import NEWEST, OLDER, Images
+from stele.console.reads import BALANCER, Reads
+from stele.console.throughput import Throughput
 from stele.console.upstream import AwayError
 from stele.console.views import (
     overview,
@@ -39,6 +43,9 @@ from stele.placements.derived_tables import Reached
 from stele.placements.job import Lag
 from stele.runtime.answers.coordinator import Progress
 from stele.runtime.answers.session_guard import Liveness, NodeLiveness
+from stele.runtime.answers.tablet_balancer import LoadHistory
+from stele.runtime.http import Health, build_app
+from stele.runtime.transport import HttpReply
 from stele.words.facts import EpochRow
 from tests.console.generated import TABLE, large_image
 from tests.console.test_packed_map import grown, images
@@ -298,3 +305,35 @@ async def test_answer_is_computed_once_for_all_callers() -> None:
         await kept.get(number, make)
     await kept.get("a", make)
     assert len(made) == MOST_TEXTS + 2
+
+
+# Only valid answers of the tablet-balancer reach the page.
+
+
+class Balancer:
+    def __init__(self, body: bytes) -> None:
+        self._body = body
+
+    async def ask(self, service: str, path: str, params: object) -> HttpReply:
+        return HttpReply(200, self._body)
+
+
+async def asked(body: bytes, path: str) -> httpx.Response:
+    reads = Reads(None, Balancer(body), Throughput(), {})  # type: ignore[arg-type]
+    app = build_app("console", reads.routes(), lambda: Health(ok=True))
+    transport = httpx.ASGITransport(app)
+    async with httpx.AsyncClient(transport=transport, base_url="http://console") as client:
+        return await client.get(path)
+
+
+@pytest.mark.parametrize("path", BALANCER)
+@pytest.mark.parametrize("body", [b"", b"<html>", b"[1,2,3]", b"null", b'{"nodes": 3}', b"\0" * 99])
+async def test_invalid_answer_of_the_balancer_is_502(path: str, body: bytes) -> None:
+    answer = await asked(body, path)
+    assert answer.status_code == 502
+    assert answer.json()["code"] == "not_understood"
+
+
+async def test_valid_answer_of_the_balancer_is_forwarded_unchanged() -> None:
+    body = msgspec.json.encode(LoadHistory(span_ms=1, every_ms=1, samples=()))
+    assert (await asked(body, "/api/balance/history")).content == body

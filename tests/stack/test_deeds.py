@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 from collections.abc import Callable, Iterator
@@ -21,7 +20,7 @@ from stele.cli.places import LocalService
 from stele.domain.model.membership import Node
 from stele.domain.names import NodeState
 from stele.stack.stack import ServiceSpec, Stack
-from stele.stack.supervisor import EXIT_BAD_CONFIGURATION, ChildFailed, ProcessState
+from stele.stack.supervisor import EXIT_BAD_CONFIGURATION, ProcessState
 
 ANNOUNCING = """
 import json, os, pathlib, signal
@@ -33,11 +32,6 @@ print(json.dumps({"http": "http://127.0.0.1:1"}), flush=True)
 signal.sigwait([signal.SIGTERM])
 """
 
-REFUSED = """
-import json, sys
-print(json.dumps({"http": "http://127.0.0.1:1"}), flush=True)
-sys.exit(print("Not admitted: n1 stands in the wrong rack.", file=sys.stderr) or 78)
-"""
 
 OLDER = """
 import json, os, signal, sys
@@ -201,83 +195,62 @@ def test_process_left_out_needs_a_new_stack(stack: Stack, deed: Deed) -> None:
     assert "`stele stack up` without `--without placements`" in raised.value.hint
 
 
-def stack_of(
-    tmp_path: Path, fake_module: FakeModule, name: str, source: str
-) -> tuple[Stack, ServiceSpec]:
-    """Return a stack with only n1, a module with this source. It is not started."""
-    path = os.pathsep.join([str(fake_module(name, source)), os.environ.get("PYTHONPATH", "")])
-    spec = ServiceSpec("n1", name)
-    return Stack(tmp_path / "run", nodes=0, services=[spec], env={"PYTHONPATH": path}), spec
+OnlyNode = Callable[[str, str], Stack]
 
 
-def test_node_refused_after_its_announcement_does_not_count_as_running(
-    tmp_path: Path, fake_module: FakeModule
-) -> None:
-    """The node announces its address before its admission is decided."""
-    stack, spec = stack_of(tmp_path, fake_module, "refused", REFUSED)
-    with contextlib.suppress(ChildFailed):  # the node may end before its address is read
+@pytest.fixture
+def stack_of(tmp_path: Path, fake_module: FakeModule) -> Iterator[OnlyNode]:
+    """Start a stack with only n1, a module with this name and source. Its directory is not new."""
+    running = list[Stack]()
+
+    def started(name: str, source: str, known: bool = True) -> Stack:
+        folder = tmp_path / "run" / "services" / "n1"
+        (folder if known else folder.parent).mkdir(parents=True)
+        if known:
+            (folder / "node.json").write_text("{}")
+        path = os.pathsep.join([str(fake_module(name, source)), os.environ.get("PYTHONPATH", "")])
+        spec = ServiceSpec("n1", name)
+        stack = Stack(tmp_path / "run", nodes=0, services=[spec], env={"PYTHONPATH": path})
+        running.append(stack)
         stack.start_services([spec])
-    try:
-        with pytest.raises(CliError) as raised:
-            settle(stack.directory, "n1")
-    finally:
-        stack.supervisor.stop_all()
-    assert "exit status 78): Not admitted: n1 stands in the wrong rack." in raised.value.message
-    assert "`stele stack remove n1`" in raised.value.hint
+        return stack
 
-
-def test_refused_node_without_its_directory_does_not_stop_the_others(
-    tmp_path: Path, fake_module: FakeModule
-) -> None:
-    stack, spec = stack_of(tmp_path, fake_module, "ended", "raise SystemExit(78)")
-    (tmp_path / "run" / "services").mkdir(parents=True)
-    stack.start_services([spec])
-    try:
-        stack.supervisor.wait_state("n1", ProcessState.GIVEN_UP)
-    finally:
+    yield started
+    for stack in running:
         stack.supervisor.stop_all()
 
 
-def test_node_is_started_with_an_accepted_loss(tmp_path: Path, fake_module: FakeModule) -> None:
-    stack, spec = stack_of(tmp_path, fake_module, "older", OLDER)
-    (tmp_path / "run" / "services" / "n1").mkdir(parents=True)
-    (tmp_path / "run" / "services" / "n1" / "node.json").write_text("{}")
+def test_refused_node_without_its_directory_does_not_stop_the_others(stack_of: OnlyNode) -> None:
+    stack = stack_of("ended", "raise SystemExit(78)", False)
+    stack.supervisor.wait_state("n1", ProcessState.GIVEN_UP)
+
+
+def test_node_is_started_with_an_accepted_loss(stack_of: OnlyNode) -> None:
+    stack = stack_of("older", OLDER)
     plain = stack.node_spec
     stack.node_spec = lambda number: replace(plain(number), module="older")  # type: ignore[method-assign]
-    stack.start_services([spec])
-    try:
-        with pytest.raises(CliError) as raised:
-            settle(stack.directory, "n1")
-        assert "`stele stack start n1 --accept-older-copy 98301` accepts" in raised.value.hint
-        assert "`stele stack add-node --replace n1`" in raised.value.hint
-        url = stack.url("n1")
-        accepts = {"STELE_ACCEPT_OLDER_COPY": "98301"}
-        assert do(stack, Control(deed=Deed.START, name="n1", accepts=accepts)).url == url
-        assert state_of(stack, "n1") is ProcessState.RUNNING
-        settle(stack.directory, "n1", 1.0)
-        do(stack, Control(deed=Deed.STOP, name="n1"))
-        do(stack, Control(deed=Deed.START, name="n1"))
-        with pytest.raises(CliError, match="older_copy"):  # this stack has no notes
-            settle(stack.directory, "n1")
-    finally:
-        stack.supervisor.stop_all()
+    with pytest.raises(CliError) as raised:
+        settle(stack.directory, "n1")
+    assert "exit status 78): older_copy: start it" in raised.value.message
+    assert "`stele stack start n1 --accept-older-copy 98301` accepts" in raised.value.hint
+    assert "`stele stack add-node --replace n1`" in raised.value.hint
+    url = stack.url("n1")
+    accepts = {"STELE_ACCEPT_OLDER_COPY": "98301"}
+    assert do(stack, Control(deed=Deed.START, name="n1", accepts=accepts)).url == url
+    assert state_of(stack, "n1") is ProcessState.RUNNING
+    settle(stack.directory, "n1", 1.0)
+    do(stack, Control(deed=Deed.STOP, name="n1"))
+    do(stack, Control(deed=Deed.START, name="n1"))
+    with pytest.raises(CliError, match="older_copy"):  # this stack has no notes
+        settle(stack.directory, "n1")
 
 
-def test_refused_accept_setting_is_not_suggested_again(
-    tmp_path: Path, fake_module: FakeModule
-) -> None:
+def test_refused_accept_setting_is_not_suggested_again(stack_of: OnlyNode) -> None:
     said = "n1: STELE_ACCEPT_LOST_EPOCHS=0a names the log that this node follows"
-    source = f"import sys; sys.exit(print('{said}', file=sys.stderr) or 78)"
-    stack, spec = stack_of(tmp_path, fake_module, "wrongly", source)
-    (tmp_path / "run" / "services" / "n1").mkdir(parents=True)
-    (tmp_path / "run" / "services" / "n1" / "node.json").write_text("{}")
-    stack.start_services([spec])
-    try:
-        with pytest.raises(CliError, match="names the log") as raised:
-            settle(stack.directory, "n1")
-        assert "--accept-lost-epochs" not in raised.value.hint
-    finally:
-        stack.supervisor.stop_all()
+    stack = stack_of("wrongly", f"import sys; sys.exit(print('{said}', file=sys.stderr) or 78)")
+    with pytest.raises(CliError, match="names the log") as raised:
+        settle(stack.directory, "n1")
+    assert "--accept-lost-epochs" not in raised.value.hint
 
 
 def test_accept_options_are_refused_for_services(stack: Stack) -> None:
@@ -301,10 +274,9 @@ def test_start_is_not_suggested_for_a_node_that_has_left(tmp_path: Path) -> None
 
 
 def test_member_that_ends_after_reading_the_log_does_not_count_as_running(
-    tmp_path: Path, fake_module: FakeModule, monkeypatch: pytest.MonkeyPatch
+    stack_of: OnlyNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The node is announced and has a row before it detects that it cannot run."""
-    stack, spec = stack_of(tmp_path, fake_module, "refused_later", REFUSED_LATER)
     member = Node(node_id="n1", address="", dc="", rack="", num_tokens=1, state=NodeState.NORMAL)
     monkeypatch.setattr(lifecycle, "_row", lambda *_: member)
     is_well = lifecycle._is_well
@@ -315,12 +287,9 @@ def test_member_that_ends_after_reading_the_log_does_not_count_as_running(
         return answer
 
     monkeypatch.setattr(lifecycle, "_is_well", reads_the_log)
-    stack.start_services([spec])
-    try:
-        with pytest.raises(CliError, match=r"exit status 78\): The log lacks epochs"):
-            settle(stack.directory, "n1")
-    finally:
-        stack.supervisor.stop_all()
+    stack = stack_of("refused_later", REFUSED_LATER)
+    with pytest.raises(CliError, match=r"exit status 78\): The log lacks epochs"):
+        settle(stack.directory, "n1")
 
 
 def test_left_nodes_do_not_return_with_the_next_stack(
