@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 
 import msgspec
 
@@ -69,6 +70,12 @@ def sent(server: Server) -> dict[str, object]:
     return found
 
 
+def music(server: Server, *tables: Mapping[str, object]) -> None:
+    """Answer with these tables of the keyspace music."""
+    server.answer("GET", "/v1/tables", {**at(31), "tables": tables, "next_cursor": ""})
+    server.answer("GET", "/v1/keyspaces", {**at(31), "keyspaces": [KEYSPACE], "next_cursor": ""})
+
+
 def test_alter_shows_each_option_before_and_after(server: Server, stele: Stele) -> None:
     options = {"before": {"min_tablet_count": 4}, "after": {"max_tablet_count": 8}}
     changed = [{"table_id": "id", "fields": {"options": options}}]
@@ -86,8 +93,7 @@ def test_alter_shows_each_option_before_and_after(server: Server, stele: Stele) 
 def test_lists_show_which_tables_share_tablets(server: Server, stele: Stele) -> None:
     off = {"off_since": 7}
     tables = [{**BY_BAND, "balancing": off}, {**BY_BAND, **BY_YEAR, "options": {}}, SONGS]
-    server.answer("GET", "/v1/tables", {**at(31), "tables": tables, "next_cursor": ""})
-    server.answer("GET", "/v1/keyspaces", {**at(31), "keyspaces": [KEYSPACE], "next_cursor": ""})
+    music(server, *tables)
     names = ["music.songs", "music.by_band"]
     page = {**tablet_page(ROWS[0], ranges=1), "keyspaces": names}
     server.answer("GET", "/v1/placements", page)
@@ -134,8 +140,7 @@ def test_tablets_with_the_oldest_repair_are_shown_first(server: Server, stele: S
 
 
 def test_tables_are_listed_with_their_tablets_and_options(server: Server, stele: Stele) -> None:
-    server.answer("GET", "/v1/tables", {**at(31), "tables": [SONGS], "next_cursor": ""})
-    server.answer("GET", "/v1/keyspaces", {**at(31), "keyspaces": [KEYSPACE], "next_cursor": ""})
+    music(server, SONGS)
     page = {
         **at(31),
         "placement": "tablets:t-1",
@@ -217,8 +222,7 @@ def test_tablet_shows_its_operation_with_actor_and_reason(server: Server, stele:
     of = {"since_epoch": 0, "since_ms": 0, "next_cursor": ""}
     server.answer("GET", "/v1/requests", {**at(31), **of, "requests": requests})
     server.answer("GET", "/v1/requests", {**at(31), **of, "requests": []})
-    server.answer("GET", "/v1/tables", {**at(31), "tables": [SONGS], "next_cursor": ""})
-    server.answer("GET", "/v1/keyspaces", {**at(31), "keyspaces": [KEYSPACE], "next_cursor": ""})
+    music(server, SONGS)
     under_way = {"transition_id": "r-1", "kind": "tablet_migration", "state": "streaming"}
     versions = {"version": 9, "fence_version": 8, "since_epoch": 30, "fence_epoch": 29}
     topology = {
@@ -345,8 +349,7 @@ def test_requests_about_tablets_show_table_names(server: Server, stele: Stele) -
     }
     page = {**at(31), "requests": [request], "since_epoch": 0, "since_ms": 0, "next_cursor": ""}
     server.answer("GET", "/v1/requests", page)
-    server.answer("GET", "/v1/tables", {**at(31), "tables": [SONGS], "next_cursor": ""})
-    server.answer("GET", "/v1/keyspaces", {**at(31), "keyspaces": [KEYSPACE], "next_cursor": ""})
+    music(server, SONGS)
     text = " ".join(stele("requests").out.split())
     assert "tablet_migration of music.songs tablet 3 from n1 to n4" in text
 
@@ -435,8 +438,7 @@ def other_requests(server: Server, *requests: dict[str, object]) -> None:
     """Answer with these requests, tables and keyspaces."""
     page = {**at(31), "since_epoch": 0, "since_ms": 0, "next_cursor": ""}
     server.answer("GET", "/v1/requests", {**page, "requests": requests})
-    server.answer("GET", "/v1/tables", {**at(31), "tables": [SONGS], "next_cursor": ""})
-    server.answer("GET", "/v1/keyspaces", {**at(31), "keyspaces": [KEYSPACE], "next_cursor": ""})
+    music(server, SONGS)
 
 
 def balance(state: BalanceState, **more: tuple[PlannedTabletMove, ...]) -> BalanceAnswer:

@@ -195,7 +195,7 @@ def test_process_left_out_needs_a_new_stack(stack: Stack, deed: Deed) -> None:
     assert "`stele stack up` without `--without placements`" in raised.value.hint
 
 
-OnlyNode = Callable[[str, str], Stack]
+OnlyNode = Callable[..., Stack]
 
 
 @pytest.fixture
@@ -277,19 +277,19 @@ def test_member_that_ends_after_reading_the_log_does_not_count_as_running(
     stack_of: OnlyNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The node is announced and has a row before it detects that it cannot run."""
+    alone = stack_of("refused_later", REFUSED_LATER)
     member = Node(node_id="n1", address="", dc="", rack="", num_tokens=1, state=NodeState.NORMAL)
     monkeypatch.setattr(lifecycle, "_row", lambda *_: member)
     is_well = lifecycle._is_well
 
     def reads_the_log(service: LocalService | None) -> bool:
         answer = is_well(service)
-        stack.kill("n1", signal.SIGUSR1)
+        alone.kill("n1", signal.SIGUSR1)
         return answer
 
     monkeypatch.setattr(lifecycle, "_is_well", reads_the_log)
-    stack = stack_of("refused_later", REFUSED_LATER)
     with pytest.raises(CliError, match=r"exit status 78\): The log lacks epochs"):
-        settle(stack.directory, "n1")
+        settle(alone.directory, "n1")
 
 
 def test_left_nodes_do_not_return_with_the_next_stack(
