@@ -78,13 +78,12 @@ async def test_request_with_an_older_table_version_gets_the_newer_version() -> N
     alter(world, add=(column("size", "int"),))
     newer = schema_of(world.image).version
     member, _ = await member_of(world)
-    data = world.image.schema.serving(USERS)
-    assert data is not None
+    data_id = world.data_id_of(USERS)
     for version, found in ((older, newer), (newer, 0), (0, 0)):
-        request = replace(routed(world, b"k", table_version=version), data_id=data.data_id)
+        request = replace(routed(world, b"k", table_version=version), data_id=data_id)
         async with member.request(request):
             assert member.newer_table_version(request) == found
-    of_truncated_data = replace(request, data_id=f"{data.data_id}@9", table_version=older)
+    of_truncated_data = replace(request, data_id=f"{data_id}@9", table_version=older)
     assert member.newer_table_version(of_truncated_data) == newer
 
 
@@ -143,9 +142,7 @@ async def test_table_without_columns_accepts_any_bytes() -> None:
 
 
 def _of(world: World, table: str) -> Routed:
-    data = world.image.schema.serving(table)
-    assert data is not None
-    return replace(routed(world, b"k"), data_id=data.data_id)
+    return replace(routed(world, b"k"), data_id=world.data_id_of(table))
 
 
 async def test_request_with_an_unread_table_version_is_refused_as_behind() -> None:

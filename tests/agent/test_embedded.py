@@ -14,7 +14,7 @@ from examples.sixty_lines.store import Shelf
 from examples.valkey_shards.agent import Valkey
 from stele.agent import Code, Member, Refused, Row, Span, open_bound
 from stele.agent.identity import boot
-from stele.agent.judging import Sourcing
+from stele.agent.judging import Judge, Routing
 from stele.agent.orders import OrderProgress
 from stele.agent.pulling import Reading
 from stele.agent.stores import PAGE_BYTES, PAGE_S, Page, page_of
@@ -22,7 +22,6 @@ from stele.agent.transfers import Ask, Deletes, Given, Transfers, encode
 from stele.domain.commands import Noop, SetSetting
 from stele.domain.fencing import SessionClosedError
 from stele.domain.image import Image
-from stele.domain.messages import Order
 from stele.domain.model.settings import MIB
 from stele.domain.names import OrderKind
 from stele.domain.ring.ranges import MAX_TOKEN, MIN_TOKEN
@@ -223,9 +222,8 @@ async def test_low_rate_limit_makes_pages_small() -> None:
     world = World()
     world.apply(SetSetting("stream_mib_per_s", "1"))
     follower, sessions = await streaming(world)
-    sourcing, agent = Sourcing(follower, sessions, judge_of(follower)), Agent(follower=follower)
     store: Any = Large()
-    transfers = Transfers(agent, sourcing, store, SimpleNamespace())  # type: ignore[arg-type]
+    transfers = transfers_of(follower, store, sessions)
     given = await transfers.give(Ask(epoch=world.image.epoch, session=world.session, spans=[RING]))
     assert len(given.rows) == 1
     assert given.size_bytes <= PAGE_S * MIB
@@ -254,6 +252,14 @@ async def streaming(world: World) -> tuple[LogFollower, Sessions]:
     return follower, Sessions(follower)
 
 
+def transfers_of(
+    follower: LogFollower, store: Any, sessions: Sessions, transport: Any = None
+) -> Transfers:
+    judge = Judge("n1", follower, Routing(follower), sessions)
+    agent: Any = Agent(follower=follower)
+    return Transfers(agent, judge, store, transport or SimpleNamespace())
+
+
 def opened(folder: Path) -> Any:
     open_store: Callable[[Path], Any] = Shelf
     return open_store(folder / "store")
@@ -264,9 +270,7 @@ async def test_rows_are_served_only_under_an_open_session(tmp_path: Path) -> Non
     follower, sessions = await streaming(world)
     shelf = opened(tmp_path)
     shelf.merge(world.data_id, [Row(1, b"k", b"v")])
-    sourcing = Sourcing(follower, sessions, judge_of(follower))
-    agent: Any = Agent(follower=follower)
-    transfers = Transfers(agent, sourcing, shelf, SimpleNamespace())
+    transfers = transfers_of(follower, shelf, sessions)
     spans = [Span(world.data_id, MIN_TOKEN, MIN_TOKEN)]
     ask = Ask(epoch=world.image.epoch, session=world.session, spans=spans)
     assert (await transfers.give(ask)).rows == [(0, Row(1, b"k", b"v"))]
@@ -280,9 +284,7 @@ async def test_rows_are_served_only_under_an_open_session(tmp_path: Path) -> Non
 async def test_source_reads_the_log_up_to_the_epoch_of_the_receiver(tmp_path: Path) -> None:
     world = World()
     follower, sessions = await streaming(world)
-    shelf, agent = opened(tmp_path), Agent(follower=follower)
-    sourcing = Sourcing(follower, sessions, judge_of(follower))
-    transfers: Any = Transfers(agent, sourcing, shelf, SimpleNamespace())  # type: ignore[arg-type]
+    transfers = transfers_of(follower, opened(tmp_path), sessions)
     ask = Ask(epoch=world.image.epoch + 1, session=world.session, spans=[])
     giving = asyncio.create_task(transfers.give(ask))
     await asyncio.sleep(0)
@@ -312,17 +314,9 @@ async def test_pulled_rows_are_stored_only_in_an_open_session_of_live_data(
 
     shelf = opened(tmp_path)
     source: Any = Pages(Given(code=Code.OK, rows=[(0, Row(1, b"k", b"v"))]), happens)
-    agent: Any = Agent(follower=follower)
-    transfers = Transfers(agent, SimpleNamespace(), shelf, source)  # type: ignore[arg-type]
+    transfers = transfers_of(follower, shelf, sessions, source)
     spans, progress = [Span(world.data_id, MIN_TOKEN, MIN_TOKEN)], OrderProgress()
-    order = Order(
-        node_id="n4",
-        term=1,
-        index=1,
-        kind=OrderKind.STREAM,
-        epoch=world.image.epoch,
-        session=world.session,
-    )
+    order = world.order(OrderKind.STREAM, "n4")
     with sessions.enter(world.session) as guard:
         reading = Reading(order, world.image, guard, set(), compares=False)
         if meanwhile == "closed":
@@ -364,9 +358,3 @@ def test_lost_or_emptied_store_is_refused(tmp_path: Path, harm: Harm, says: str)
     harm(tmp_path / "store")
     with pytest.raises(ConfigurationError, match=says):
         open_bound(boot(tmp_path, "n1", "demo", "store"), Shelf)
-
-
-def test_store_without_identity_file_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "store").write_bytes(b"data")
-    with pytest.raises(ConfigurationError, match=r"holds store without node\.json"):
-        boot(tmp_path, "n1", "demo", "store")

@@ -11,13 +11,12 @@ from stele.agent.judging import Code
 from stele.agent.orders import OrderProgress
 from stele.agent.pulling import Puller, StreamFailed
 from stele.agent.transfers import Transfers
-from stele.domain.messages import Order
 from stele.domain.names import OrderKind
 from stele.domain.routed import REPLICA
 from stele.node.peers import Peers
 from stele.node.wire import Scan
 from stele.runtime.http import Health, bind, build_app, serving
-from tests.node.world import TERM, Sessions, World
+from tests.node.world import Sessions, World
 
 
 class NothingThere:
@@ -42,15 +41,7 @@ async def test_stream_from_a_foreign_store_fails_with_the_missing_path(
     nobody: Any = None
     transfers = Transfers(agent, nobody, nobody, NothingThere())
     puller = Puller("n4", follower, Sessions(follower), transfers)
-    order = Order(
-        node_id="n4",
-        term=TERM,
-        index=1,
-        kind=OrderKind.STREAM,
-        epoch=world.image.epoch,
-        session=world.session,
-        request_id="join-n4",
-    )
+    order = world.order(OrderKind.STREAM, "n4", request_id="join-n4")
     with pytest.raises(StreamFailed) as failed:
         await puller.run(order, OrderProgress())
     told = str(failed.value)

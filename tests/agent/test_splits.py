@@ -47,12 +47,6 @@ def store(tmp_path: Path) -> Iterator[Segments]:
     store.db.close()
 
 
-def data_of(world: World, table: str) -> str:
-    data = world.image.schema.serving(table)
-    assert data is not None
-    return data.data_id
-
-
 def test_split_is_prepared_once_the_rows_of_all_tables_are_separated(
     world: World, store: Segments
 ) -> None:
@@ -60,7 +54,7 @@ def test_split_is_prepared_once_the_rows_of_all_tables_are_separated(
     assert prepared(world.image) == ()
     assert store.asked == []
     world.apply(ResizeTable("music.songs", 8), "split")
-    songs, plays = data_of(world, "music.songs"), data_of(world, "music.plays")
+    songs, plays = world.data_id_of("music.songs"), world.data_id_of("music.plays")
     assert prepared(world.image) == ()
     assert sorted(store.asked) == sorted([(songs, 8), (plays, 8)]), "both start at once"
     store.separated = {songs}

@@ -108,36 +108,46 @@ async def test_join_is_retried_under_one_request_id_until_its_outcome_is_known(
     assert command.host_id == "host-1"
 
 
-async def test_join_carries_the_configured_initial_tokens(
-    world: World, directory: Directory
+OWN = {"node_id": "n9", "rack": "r9", "host_id": "host-1"}
+
+
+@pytest.mark.parametrize(
+    ("node_id", "advertised", "kind", "expected"),
+    [
+        ("n9", {"initial_tokens": (300, -5)}, Join, {**OWN, "initial_tokens": (300, -5)}),
+        ("n9", {"replaced_id": "n2"}, Replace, {**OWN, "replaced_id": "n2"}),
+        ("n1", {}, AnnounceNode, {"address": "http://n9", "host_id": "host-1"}),
+    ],
+    ids=["tokens of the settings", "replaces a node", "member with a new address"],
+)
+async def test_command_of_a_start_follows_from_settings_and_log(
+    world: World,
+    directory: Directory,
+    node_id: str,
+    advertised: dict[str, Any],
+    kind: type[Any],
+    expected: dict[str, Any],
 ) -> None:
-    settings = AgentSettings(initial_tokens="300,-5")
-    log, advertised = Log(None), replace(ADVERTISED, initial_tokens=settings.chosen_tokens())
-    await admit(directory("n9"), advertised, await world.follower(), log, Stop())
+    log = Log(None)
+    told = replace(ADVERTISED, **advertised)
+    await admit(directory(node_id), told, await world.follower(), log, Stop())
     command = log.asked[0].command
-    assert isinstance(command, Join)
-    assert command.initial_tokens == (300, -5)
+    assert type(command) is kind
+    assert {name: getattr(command, name) for name in expected} == expected
+
+
+def test_initial_tokens_are_parsed_from_the_settings() -> None:
+    assert AgentSettings(initial_tokens="300,-5").chosen_tokens() == (300, -5)
     assert AgentSettings().chosen_tokens() == ()
 
 
-async def test_node_with_replaced_id_sends_a_replace_command(
-    world: World, directory: Directory
+@pytest.mark.parametrize("taken", [True, False])
+async def test_rejected_join_ends_the_node_with_the_reason(
+    world: World, directory: Directory, taken: bool
 ) -> None:
-    log = Log(None)
-    advertised = replace(ADVERTISED, replaced_id="n2")
-    await admit(directory("n9"), advertised, await world.follower(), log, Stop())
-    command = log.asked[0].command
-    assert log.asked[0].request_id == "join-1"
-    assert isinstance(command, Replace)
-    assert (command.replaced_id, command.node_id, command.rack) == ("n2", "n9", "r9")
-    assert command.host_id == "host-1"
-
-
-async def test_join_that_is_not_taken_ends_the_node_with_the_reason(
-    world: World, directory: Directory
-) -> None:
-    log = Log(NotTakenError("join-1", Rejection("too_large", "Too large.", "Ask for less.")))
-    with pytest.raises(JoinRejected, match=r"Too large. Ask for less. \(too_large"):
+    rejection = Rejection("address_in_use", "Address belongs to 'n1'.", "Give it its own.")
+    log = Log(rejection if taken else NotTakenError("join-1", rejection))
+    with pytest.raises(JoinRejected, match=r"belongs to 'n1'. Give it its own. \(address_in_use"):
         await admit(directory("n9"), ADVERTISED, await world.follower(), log, Stop())
 
 
@@ -150,25 +160,6 @@ def test_rejected_node_joins_under_a_new_request_id_after_restart(tmp_path: Path
     again = boot(tmp_path, "n9", "demo").identity
     assert again.join_request_id != before
     assert parse(again.join_request_id) is not None
-
-
-async def test_rejected_join_ends_the_node_with_the_reason(
-    world: World, directory: Directory
-) -> None:
-    log = Log(Rejection("address_in_use", "Address belongs to 'n1'.", "Give it its own."))
-    with pytest.raises(JoinRejected, match=r"belongs to 'n1'. Give it its own. \(address_in_use"):
-        await admit(directory("n9"), ADVERTISED, await world.follower(), log, Stop())
-
-
-async def test_member_with_a_new_address_announces_itself(
-    world: World, directory: Directory
-) -> None:
-    log = Log(None)
-    await admit(directory("n1"), ADVERTISED, await world.follower(), log, Stop())
-    command = log.asked[0].command
-    assert isinstance(command, AnnounceNode)
-    assert (command.node_id, command.address) == ("n1", "http://n9")
-    assert command.host_id == "host-1"
 
 
 async def test_left_node_sends_no_command(world: World, directory: Directory) -> None:
@@ -221,26 +212,18 @@ async def test_outcome_of_an_earlier_join_does_not_replace_the_announcement(
     assert [type(envelope.command) for envelope in log.asked] == [Join, AnnounceNode]
 
 
-async def test_request_id_rejected_in_an_earlier_start_is_not_reused(
-    world: World, directory: Directory
+EXPIRED = Rejection("request_id_expired", "The request id is too old.")
+
+
+@pytest.mark.parametrize("rejection", [REUSED, EXPIRED])
+async def test_join_is_sent_again_under_a_new_request_id(
+    world: World, directory: Directory, rejection: Rejection
 ) -> None:
-    log = Log(NotTakenError("join-1", REUSED), None)
+    log = Log(NotTakenError("join-1", rejection), None)
     await admit(directory("n9"), ADVERTISED, await world.follower(), log, Stop())
     first, second = (envelope.request_id for envelope in log.asked)
     assert first == "join-1" != second
     assert all(isinstance(envelope.command, Join) for envelope in log.asked)
-
-
-EXPIRED = Rejection("request_id_expired", "The request id is too old.")
-
-
-async def test_join_with_an_expired_request_id_is_sent_under_a_new_id(
-    world: World, directory: Directory
-) -> None:
-    log = Log(NotTakenError("join-1", EXPIRED), None)
-    await admit(directory("n9"), ADVERTISED, await world.follower(), log, Stop())
-    first, second = (envelope.request_id for envelope in log.asked)
-    assert first == "join-1" != second
 
 
 async def test_announcement_with_an_expired_request_id_gets_a_new_id(

@@ -18,7 +18,7 @@ from stele.domain.names import OrderKind
 from stele.domain.ring.partitioner import token_of
 from stele.domain.topology.barriers import AckTable
 from stele.log.follower import LogFollower
-from tests.node.world import KEYSPACE, TERM, World, until
+from tests.node.world import KEYSPACE, TERM, OpenGate, World, until
 
 NEVER_S = 60.0
 
@@ -26,10 +26,6 @@ NEVER_S = 60.0
 @pytest.fixture
 def acks() -> list[Ack]:
     return []
-
-
-class OpenGate:
-    is_open = True
 
 
 def agent_of(
@@ -111,13 +107,6 @@ async def test_heartbeats_continue_up_to_the_number_on_a_slow_disk(
     go_on.set()
     await until(lambda: acks[-1].sequence > counted, "the next one")
     await agent.close()
-
-
-async def test_a_new_epoch_is_acknowledged_at_once(
-    world: World, agent: Agent, acks: list[Ack]
-) -> None:
-    world.apply(Noop())
-    await until(lambda: acks[-1].epoch == world.image.epoch, "the ack of the epoch")
 
 
 async def test_a_burst_of_epochs_is_acknowledged_once(

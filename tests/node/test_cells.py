@@ -1,4 +1,4 @@
-"""Rows of columns: versions of a row merge to the same bytes in any order."""
+"""Versions of a row merge to the same bytes in any order, and timestamps rise."""
 
 from __future__ import annotations
 
@@ -17,14 +17,13 @@ from stele.node.cells import (
     VALUE,
     Cell,
     ColumnValue,
-    RowContent,
+    HybridClock,
     StoredCell,
     content_of,
     merged,
     newest,
     row_cell,
 )
-from stele.node.digests import digest_of
 from stele.node.store import SqliteStore
 
 column_values = st.builds(
@@ -86,21 +85,6 @@ def test_writes_of_a_row_in_any_order_end_in_the_merged_row(
     assert asyncio.run(run()) == reduce(merged, written)
 
 
-def test_older_write_loses_only_in_columns_with_a_newer_value() -> None:
-    late = row_cell(0, [ColumnValue(1, 9, b"new")])
-    early = row_cell(0, [ColumnValue(1, 5, b"old"), ColumnValue(2, 5, b"other")])
-    found = content_of(merged(late, early).value)
-    assert found == RowContent(0, (ColumnValue(1, 9, b"new"), ColumnValue(2, 5, b"other")))
-
-
-def test_deleted_row_takes_only_later_column_values() -> None:
-    deleted = row_cell(5, ())
-    assert deleted.timestamp == 5
-    late = row_cell(0, [ColumnValue(1, 5, b"as old as the deletion"), ColumnValue(2, 6, b"later")])
-    found = content_of(merged(deleted, late).value)
-    assert found == RowContent(5, (ColumnValue(2, 6, b"later"),))
-
-
 def test_a_snapshot_file_keeps_the_kind_of_each_row() -> None:
     written = [
         StoredCell("d", 1, b"a", 3, VALUE, b"value"),
@@ -111,7 +95,15 @@ def test_a_snapshot_file_keeps_the_kind_of_each_row() -> None:
     assert [row.kind for row in written] == [VALUE, TOMBSTONE, ROW]
 
 
-def test_rows_with_different_columns_have_different_digests() -> None:
-    one, two = (row_cell(0, [ColumnValue(1, 5, value)]) for value in (b"a", b"b"))
-    digests = [digest_of([(7, b"k", *cell)]) for cell in (one, two, one)]
-    assert digests[0] == digests[2] != digests[1]
+def test_timestamps_rise_while_the_clock_stops_or_jumps_back() -> None:
+    times = iter([100, 100, 50, 200])
+    clock = HybridClock(lambda: next(times))
+    assert [clock.next() for _ in range(4)] == [100, 101, 102, 200]
+
+
+def test_next_timestamp_is_later_than_any_seen() -> None:
+    clock = HybridClock(lambda: 100)
+    clock.see(500)
+    clock.see(300)
+    assert clock.next() == 501
+    assert HybridClock(lambda: 100, last_us=900).next() == 901

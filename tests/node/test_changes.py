@@ -9,12 +9,11 @@ from pathlib import Path
 import pytest
 
 from stele.agent.cleanup import Cleaner, Truncator
-from stele.agent.judging import Code, Routing
+from stele.agent.judging import Code
 from stele.agent.orders import OrderProgress
 from stele.agent.pulling import portions_of
 from stele.domain.commands import AlterTable, CreateTable, Truncate
 from stele.domain.image import Image
-from stele.domain.messages import Order
 from stele.domain.model.schema import TableOptions, change_log_of
 from stele.domain.names import OrderKind
 from stele.domain.ring.partitioner import token_of
@@ -25,13 +24,12 @@ from stele.node.cells import Cell, ColumnValue, HybridClock, StoredCell, row_cel
 from stele.node.change_log import Capture, ChangePage, LoggedChange, change_of, log_row, merged
 from stele.node.changes import Changes, expire
 from stele.node.coordinate import Consistency, Coordination, RequestRefused, WriteOf
-from stele.node.load import Rates
-from stele.node.replica import LocalReplica
 from stele.node.store import SqliteStore
 from stele.node.table_rows import DataPath, write_of
 from stele.node.wire import Answer, AnyOp, Write
 from tests.node.columned import PLAYS, alter, create_tables, writes
-from tests.node.world import TERM, Sessions, World
+from tests.node.peers import replica_of
+from tests.node.world import Sessions, World
 
 TABLE = "library.books"
 RING = Range(MIN_TOKEN, MIN_TOKEN)
@@ -50,11 +48,8 @@ class Cluster:
         self.away = ""
         self.stores = {f"n{n}": SqliteStore(folder / f"n{n}.sqlite") for n in (1, 2, 3)}
         self.sessions = Sessions(follower)
-        routing = Routing(follower)
         self.replicas = {
-            node_id: LocalReplica(
-                node_id, follower, routing, self.sessions, store, self.clock(), Rates(1.0)
-            )
+            node_id: replica_of(node_id, follower, self.sessions, store, self.clock())
             for node_id, store in self.stores.items()
         }
         self.coordination = Coordination(
@@ -104,9 +99,7 @@ class Cluster:
         await self.follower.wait_for_epoch(self.world.image.epoch)
 
     def data_id(self) -> str:
-        data = self.world.image.schema.serving(TABLE)
-        assert data is not None
-        return data.data_id
+        return self.world.data_id_of(TABLE)
 
     def wait_out_window(self) -> None:
         self.now_us += 1000 * self.coordination.window_ms + SECOND_US
@@ -429,16 +422,7 @@ async def test_cleanup_deletes_the_change_log_with_the_rows(cluster: Cluster) ->
     for _ in range(4):
         world.advance()
     world.fence()
-    store, node = cluster.stores["n1"], world.image.node("n1")
-    assert node is not None
-    order = Order(
-        node_id="n1",
-        term=TERM,
-        index=1,
-        kind=OrderKind.CLEANUP,
-        epoch=world.image.epoch,
-        session=node.cleanup_session(),
-    )
+    store, order = cluster.stores["n1"], world.cleanup_order()
     await Cleaner("n1", await world.follower(), store, tuple).run(order, OrderProgress())
     own = [f"key-{n}".encode() for n in range(60)]
     own = [key for key in own if "n1" in world.row(key).writes]
@@ -453,14 +437,7 @@ async def test_truncation_deletes_the_change_log_of_the_old_data(cluster: Cluste
     world.open("truncate")
     await cluster.catch_up()
     await cluster.put("k", b"new")
-    order = Order(
-        node_id="n1",
-        term=TERM,
-        index=1,
-        kind=OrderKind.TRUNCATE,
-        epoch=world.image.epoch,
-        session=world.session,
-    )
+    order = world.order(OrderKind.TRUNCATE)
     assert await store.change_logs() == [old, log_of(cluster)]
     await Truncator(cluster.follower, store).run(order, OrderProgress())
     assert await store.change_logs() == [log_of(cluster)] != [old]

@@ -9,13 +9,11 @@ from stele.agent.cleanup import Cleaner, CleanupStopped, foreign_ranges
 from stele.agent.orders import OrderProgress
 from stele.agent.stores import Span
 from stele.domain.commands import Leave
-from stele.domain.messages import Order
-from stele.domain.names import OrderKind
 from stele.domain.ring.partitioner import token_of
 from stele.domain.ring.ranges import MIN_TOKEN, Range
 from stele.node.cells import StoredCell
 from stele.node.store import SqliteStore
-from tests.node.world import KEYSPACE, TERM, World
+from tests.node.world import KEYSPACE, World
 
 
 def joined(world: World) -> World:
@@ -28,19 +26,6 @@ def joined(world: World) -> World:
     return world
 
 
-def order(world: World) -> Order:
-    node = world.image.node("n1")
-    assert node is not None
-    return Order(
-        node_id="n1",
-        term=TERM,
-        index=1,
-        kind=OrderKind.CLEANUP,
-        epoch=world.image.epoch,
-        session=node.cleanup_session(),
-    )
-
-
 async def fill(world: World, store: SqliteStore, keys: list[bytes]) -> None:
     keyspace_id = world.keyspace_id
     await store.write([StoredCell(keyspace_id, token_of(k), k, 1, False, b"12345") for k in keys])
@@ -51,7 +36,7 @@ async def test_cleanup_deletes_exactly_the_foreign_rows(world: World, store: Sql
     keys = [f"key-{n}".encode() for n in range(600)]
     await fill(world, store, keys)
     progress = OrderProgress()
-    await Cleaner("n1", await world.follower(), store, tuple).run(order(world), progress)
+    await Cleaner("n1", await world.follower(), store, tuple).run(world.cleanup_order(), progress)
     own = [key for key in keys if "n1" in world.row(key).writes]
     left = (await store.page([Span(world.keyspace_id, MIN_TOKEN, MIN_TOKEN)], None, 10**9)).rows
     assert sorted(row.key for row in left) == sorted(own)
@@ -81,7 +66,7 @@ async def test_cleanup_stops_when_a_newer_cleanup_is_requested(
 ) -> None:
     joined(world)
     follower = await world.follower()
-    late = msgspec.structs.replace(order(world), session="cleanup-n1-1")
+    late = msgspec.structs.replace(world.cleanup_order(), session="cleanup-n1-1")
     with pytest.raises(CleanupStopped, match="another cleanup"):
         await Cleaner("n1", follower, store, tuple).run(late, OrderProgress())
 
@@ -106,7 +91,7 @@ async def test_cleanup_stops_deleting_ranges_that_the_node_is_about_to_gain(
                 world.open("leave-n4")
             super().add(size_bytes, keys, source)
 
-    await Cleaner("n1", follower, store, tuple).run(order(world), Watched())
+    await Cleaner("n1", follower, store, tuple).run(world.cleanup_order(), Watched())
     assert deleted == 3
 
 
@@ -118,5 +103,7 @@ async def test_cleanup_deletes_all_rows_of_a_dropped_keyspace(
     keyspace_id = world.keyspace_id
     world.drop()
     assert foreign_ranges(world.image, "n1", keyspace_id) == [Range(MIN_TOKEN, MIN_TOKEN)]
-    await Cleaner("n1", await world.follower(), store, tuple).run(order(world), OrderProgress())
+    await Cleaner("n1", await world.follower(), store, tuple).run(
+        world.cleanup_order(), OrderProgress()
+    )
     assert (await store.size()).keys == 0

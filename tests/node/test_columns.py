@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from stele.agent.judging import Code, Routing
+from stele.agent.judging import Code
 from stele.domain.image import Image
 from stele.domain.ring.partitioner import token_of
 from stele.log.follower import LogFollower
@@ -18,8 +18,6 @@ from stele.node import coordinate
 from stele.node.cells import Cell, HybridClock, StoredCell, content_of
 from stele.node.changes import Changes
 from stele.node.coordinate import Consistency, Coordination, RequestRefused, Written
-from stele.node.load import Rates
-from stele.node.replica import LocalReplica
 from stele.node.store import SqliteStore
 from stele.node.wire import Answer, AnyOp, Read, ReadMode, Write
 from tests.log.memory import MemoryLog, MemoryPartition
@@ -33,9 +31,9 @@ from tests.node.columned import (
     schema_of,
     writes,
 )
+from tests.node.peers import NODES, replica_of
 from tests.node.world import Sessions, World
 
-NODES = ("n1", "n2", "n3")
 QUORUM = Consistency.QUORUM
 
 
@@ -73,9 +71,7 @@ class Node:
     ) -> None:
         self.follower, self.store = follower, SqliteStore(path)
         sessions, clock = Sessions(follower), HybridClock(cluster.now_us)
-        self.replica = LocalReplica(
-            name, follower, Routing(follower), sessions, self.store, clock, Rates(1.0)
-        )
+        self.replica = replica_of(name, follower, sessions, self.store, clock)
         self.coordination = Coordination(name, follower, sessions, cluster.send, clock, 30.0)
 
     @property
@@ -117,9 +113,8 @@ class ThreeReplicas:
         return row_of(found.image, "ada", found.cell)
 
     async def stored(self, node_id: str) -> Cell | None:
-        data = self.world.image.schema.serving(USERS)
-        assert data is not None
-        return await self.nodes[node_id].store.read(data.data_id, token_of(b"ada"), b"ada")
+        data_id = self.world.data_id_of(USERS)
+        return await self.nodes[node_id].store.read(data_id, token_of(b"ada"), b"ada")
 
     def versions(self) -> dict[str, int]:
         return {name: node.version for name, node in self.nodes.items()}

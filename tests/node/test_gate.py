@@ -283,46 +283,6 @@ async def test_node_waits_and_reports_an_epoch_that_the_log_has_lost(
     assert start.gate.closed() is None
 
 
-async def test_missing_epochs_are_no_longer_reported_once_they_are_read(
-    world: World, directory: DataDirectory, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    start = start_with_lost_end(world, directory, monkeypatch)
-    reaching = asyncio.create_task(start.gate.reach(start.caught_up, start.stop))
-    catching_up = asyncio.create_task(start.catch_up())
-    await wait_for_reason(start, "the log was truncated")
-    start.read_on()
-    await asyncio.wait_for(asyncio.gather(reaching, catching_up), 20)
-    closed = start.gate.closed()
-    assert closed is not None and "has found its row" in closed.message
-
-
-async def test_floor_of_a_catch_up_replica_does_not_end_the_node(
-    world: World, directory: DataDirectory, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The log has each epoch that this node acknowledged."""
-    monkeypatch.setattr(gate_module, "PATIENCE_S", 0.05)
-    floor = Floor(world.image.epoch + 1, bytes(16), "a catch-up replica holds")
-    start = Start(directory, record_count(world), world, floor=floor)
-    admitting = asyncio.create_task(start.admit())
-    await until(lambda: start.follower.is_at_end, "the log's end")
-    await asyncio.sleep(0.3)
-    assert not admitting.done()
-    admitting.cancel()
-
-
-async def test_slow_read_of_the_log_is_not_reported_as_truncated(
-    world: World, directory: DataDirectory, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    start = start_with_lost_end(world, directory, monkeypatch)
-    monkeypatch.setattr(LogFollower, "is_at_end", False)
-    admitting = asyncio.create_task(start.admit())
-    await asyncio.sleep(0.3)
-    assert not admitting.done()
-    start.read_on()
-    await admitting
-    assert start.gate.is_open
-
-
 async def test_lost_epoch_is_reported_while_the_log_is_being_written(
     world: World, directory: DataDirectory, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -66,11 +66,13 @@ def left_of(node_id: str) -> Image:
 def node_behind(gate: Any, image: Image = EMPTY) -> httpx.AsyncClient:
     """Return a client of a node that has only its handlers, this gate and the read part of the log."""
     nothing: Any = None
-    replica: Any = SimpleNamespace(scan=nothing, serve=nothing, digests=nothing, judge=nothing)
+    replica: Any = SimpleNamespace(
+        scan=nothing, serve=nothing, digests=nothing, give=nothing, judge=nothing
+    )
     agent: Any = SimpleNamespace(image=image, node_id="n1", host_id="host-1")
     advertised = Advertised(address="http://n1", dc="dc1", rack="r1", num_tokens=4)
     handlers = NodeHttp(
-        "demo", advertised, gate, agent, nothing, replica, nothing, nothing, nothing
+        "demo", advertised, gate, agent, nothing, replica, replica, nothing, nothing
     )
     app = build_app("node", handlers.routes(), lambda: Health(ok=True))
     transport, meant = httpx.ASGITransport(app=app), {REPLICA_HEADER: "n1"}

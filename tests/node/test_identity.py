@@ -14,6 +14,7 @@ import pytest
 from stele.agent.identity import FILE, STORE_FILE, Acknowledged, DataDirectory, boot
 from stele.node.binding import bind_store
 from stele.node.store import connect
+from stele.runtime.recent import Promised
 from stele.runtime.service import locked
 from stele.runtime.settings import ConfigurationError
 from tests.disk import Disk
@@ -127,9 +128,11 @@ def test_identity_and_its_folder_are_synced_before_save_returns(
 
 def test_acknowledged_state_survives_a_restart(tmp_path: Path) -> None:
     noted = Acknowledged(epoch=7, state_id="ab" * 16, version=5, fence_version=4)
-    started(tmp_path).save(acknowledged=noted, cluster_id="c1")
-    again = started(tmp_path).identity
-    assert (again.acknowledged, again.cluster_id) == (noted, "c1")
+    started(tmp_path).save(acknowledged=noted, cluster_id="c1", log_id="cd" * 16)
+    again = started(tmp_path)
+    assert (again.identity.acknowledged, again.identity.cluster_id) == (noted, "c1")
+    assert again.promised() == Promised("cd" * 16, 7, "ab" * 16)
+    assert started(tmp_path / "new").promised() is None
 
 
 def _hold(folder: Path, held: object, end: object) -> None:

@@ -7,6 +7,7 @@ import contextlib
 import sqlite3
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -24,7 +25,7 @@ from stele.log.codec import decode_load, encode_load
 from stele.log.follower import LogFollower
 from stele.node import metrics
 from stele.node.cells import StoredCell
-from stele.node.load import Rates, measuring, telling
+from stele.node.load import Rates, measured, with_rates
 from stele.node.store import Size, SqliteStore
 from stele.runtime.logs import get_logger
 from tests.domain.load_of import table_of
@@ -62,9 +63,7 @@ async def until(condition: Callable[[], object], what: str) -> None:
 def create(world: World, table: str) -> str:
     """The data id of a new table of four tablets."""
     world.apply(CreateTable(f"music.{table}"))
-    data = world.image.schema.serving(f"music.{table}")
-    assert data is not None
-    return data.data_id
+    return world.data_id_of(f"music.{table}")
 
 
 @pytest.fixture
@@ -94,8 +93,8 @@ async def reporting(
     rates = rates or Rates(1.0)
     reporter = LoadReporter(
         agent,  # type: ignore[arg-type]
-        measuring(store, agent.node_id),
-        telling(rates),
+        partial(measured, store, agent.node_id),
+        partial(with_rates, rates),
         send,
         disk,
         interval_s,

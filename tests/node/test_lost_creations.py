@@ -13,7 +13,7 @@ from stele.agent.agent import Agent, Flows
 from stele.agent.cleanup import Cleaner
 from stele.agent.gate import NotThisReplica
 from stele.agent.identity import DataDirectory, boot
-from stele.agent.judging import Code, Routing
+from stele.agent.judging import Code
 from stele.agent.member import health_of
 from stele.agent.orders import OrderProgress
 from stele.domain.commands import CreateKeyspace, CreateTable, Noop
@@ -21,17 +21,16 @@ from stele.domain.image import Image
 from stele.domain.messages import Ack
 from stele.domain.ring.partitioner import token_of
 from stele.node.binding import bind_store
-from stele.node.cells import Cell, HybridClock, StoredCell
-from stele.node.load import Rates
-from stele.node.replica import LocalReplica
+from stele.node.cells import Cell, StoredCell
 from stele.node.store import SqliteStore
 from stele.node.wire import Write
 from stele.runtime.follow import Followed
 from tests.domain.history import LOG_ID
-from tests.node.test_agent import NEVER_S, OpenGate
-from tests.node.test_cleanup import joined, order
+from tests.node.peers import replica_of
+from tests.node.test_agent import NEVER_S
+from tests.node.test_cleanup import joined
 from tests.node.test_gate import Start, record_count
-from tests.node.world import World, until
+from tests.node.world import OpenGate, World, until
 
 TABLE = "music.songs"
 
@@ -82,12 +81,6 @@ async def agent(world: World, directory: DataDirectory, acks: list[Ack]) -> Asyn
     await agent.close()
 
 
-def data_id_of(world: World) -> str:
-    data = world.image.schema.serving(TABLE)
-    assert data is not None
-    return data.data_id
-
-
 async def test_no_row_is_stored_before_the_creation_of_its_table_is_synced(
     world: World,
     directory: DataDirectory,
@@ -97,18 +90,9 @@ async def test_no_row_is_stored_before_the_creation_of_its_table_is_synced(
 ) -> None:
     disk = Blocked(directory, monkeypatch)
     store = SqliteStore(directory.store_path)
-    replica = LocalReplica(
-        "n1",
-        agent.follower,
-        Routing(agent.follower),
-        agent,
-        store,
-        HybridClock(lambda: 1),
-        Rates(1.0),
-        0.02,
-    )
+    replica = replica_of("n1", agent.follower, agent, store, catch_up_limit_s=0.02)
     world.apply(CreateTable(TABLE))
-    created, data_id = world.image.epoch, data_id_of(world)
+    created, data_id = world.image.epoch, world.data_id_of(TABLE)
     await agent.follower.wait_for_epoch(created)
     write = Write(
         data_id=data_id,
@@ -134,15 +118,14 @@ async def test_older_table_is_served_while_a_newer_creation_is_synced(
 ) -> None:
     world.apply(CreateTable(TABLE))
     await agent.follower.wait_for_epoch(world.image.epoch)
-    await agent.wait_until_noted([data_id_of(world)], 20)
+    await agent.wait_until_noted([world.data_id_of(TABLE)], 20)
     disk = Blocked(directory, monkeypatch)
     world.apply(CreateTable("music.newer"))
     await agent.follower.wait_for_epoch(world.image.epoch)
-    newer = world.image.schema.serving("music.newer")
-    assert newer is not None
-    assert agent.may_store(data_id_of(world)) and not agent.may_store(newer.data_id)
+    newer = world.data_id_of("music.newer")
+    assert agent.may_store(world.data_id_of(TABLE)) and not agent.may_store(newer)
     disk.released.set()
-    await agent.wait_until_noted([newer.data_id], 20)
+    await agent.wait_until_noted([newer], 20)
 
 
 async def test_acknowledged_epoch_is_that_of_the_newest_creation(
@@ -153,7 +136,7 @@ async def test_acknowledged_epoch_is_that_of_the_newest_creation(
     for _ in range(3):
         world.apply(Noop())
     await agent.follower.wait_for_epoch(world.image.epoch)
-    await agent.wait_until_noted([data_id_of(world)], 20)
+    await agent.wait_until_noted([world.data_id_of(TABLE)], 20)
     assert directory.identity.acknowledged.epoch == created
 
 
@@ -166,7 +149,7 @@ class Lost:
     async def happen(self, agent: Agent, store: SqliteStore) -> None:
         before = self.world.image.epoch
         self.world.apply(CreateTable(TABLE))
-        self.data_id = data_id_of(self.world)
+        self.data_id = self.world.data_id_of(TABLE)
         await agent.follower.wait_for_epoch(self.world.image.epoch)
         await agent.wait_until_noted([self.data_id], 20)
         rows = [
@@ -212,7 +195,7 @@ async def test_cleanup_keeps_rows_of_lost_tables_but_not_of_dropped_ones(
     joined(world)
     await later.wait_for_epoch(world.image.epoch)
     cleaner = Cleaner("n1", later, store, lambda: again.identity.unknown_data)
-    await cleaner.run(order(world), OrderProgress())
+    await cleaner.run(world.cleanup_order(), OrderProgress())
     assert (await store.size()).keys == 50
     assert await store.partitions() == [lost.data_id]
     followed = Followed(start.follower)

@@ -31,11 +31,7 @@ from stele.log.brokers import Brokers
 from stele.runtime.service import Stop
 from tests.domain.ack_of import ack_of
 from tests.domain.history import three_nodes
-from tests.node.world import World, until
-
-
-class OpenGate:
-    is_open = True
+from tests.node.world import OpenGate, World, until
 
 
 async def run_and_kill(folder: Path, world: World, least: int = 1) -> list[Ack]:
@@ -57,11 +53,6 @@ async def last_ack_after_copy(folder: Path, world: World, copy: Path, least: int
 
 
 @pytest.fixture
-def world() -> World:
-    return World()
-
-
-@pytest.fixture
 def folder(tmp_path: Path) -> Path:
     return tmp_path / "n1"
 
@@ -72,15 +63,6 @@ async def test_each_start_of_the_newest_directory_is_accepted(world: World, fold
         directory = boot(folder, "n1", "demo")
         check_newest(directory, told, "")
         assert directory.identity.accepted_copies == ()
-
-
-async def test_a_copy_from_before_the_newest_start_is_refused(
-    world: World, folder: Path, tmp_path: Path
-) -> None:
-    """A few later acknowledgements suffice."""
-    told = await last_ack_after_copy(folder, world, tmp_path / "copy")
-    with pytest.raises(NotThisReplica, match=r"older_copy.*start 2,.* of its start 2"):
-        check_newest(boot(tmp_path / "copy", "n1", "demo"), told, "")
 
 
 async def test_copy_of_a_running_node_is_refused_once_the_node_sent_more_acks(
@@ -145,11 +127,16 @@ async def test_acks_of_builds_without_a_heartbeat_count_compare_only_starts(
     assert is_older(int(told.boot_id.partition("-")[0]), 0, told)
 
 
-async def test_directory_without_a_heartbeat_count_is_refused(world: World, folder: Path) -> None:
+@pytest.mark.parametrize("left", [None, b""], ids=["missing", "damaged"])
+async def test_directory_without_a_heartbeat_count_is_refused(
+    world: World, folder: Path, left: bytes | None
+) -> None:
     """Parts of a copy were restored, so the count is unknown and taken as zero."""
     await run_and_kill(folder, world, 2 * AHEAD)
     told = (await run_and_kill(folder, world, AHEAD))[-1]
     (folder / FILE).unlink()
+    if left is not None:
+        (folder / FILE).write_bytes(left)
     for _ in range(3):
         directory = boot(folder, "n1", "demo")
         assert directory.identity.boots > int(told.boot_id.partition("-")[0]), (
@@ -292,15 +279,6 @@ def test_torn_write_keeps_the_previous_heartbeat_count(folder: Path, writes: int
     assert read(folder).counted == 7_777
 
 
-async def test_damaged_heartbeat_file_counts_as_zero(world: World, folder: Path) -> None:
-    told = (await run_and_kill(folder, world))[-1]
-    (folder / FILE).write_bytes(b"")
-    with pytest.raises(NotThisReplica, match=r"it counts 0 heartbeats"):
-        check_newest(boot(folder, "n1", "demo"), told, "")
-    check_newest(boot(folder, "n1", "demo"), told, str(told.sequence))
-    assert read(folder).counted == told.sequence + MOST_AHEAD
-
-
 def test_heartbeat_count_is_raised_in_growing_steps(folder: Path) -> None:
     folder.mkdir()
     heartbeats, sequence, raised = begun(folder), 0, 0
@@ -311,12 +289,3 @@ def test_heartbeat_count_is_raised_in_growing_steps(folder: Path) -> None:
         assert heartbeats.counted >= sequence
     assert raised < 60
     assert heartbeats.counted <= sequence + MOST_AHEAD
-
-
-def test_missing_heartbeat_file_is_created_with_zero(folder: Path) -> None:
-    boot(folder, "n1", "demo")
-    (folder / FILE).unlink()
-    directory = boot(folder, "n1", "demo")
-    assert (directory.heartbeats.counted, directory.is_new) == (0, False)
-    directory.heartbeats.raise_to(5)
-    assert read(folder).counted == 5

@@ -168,15 +168,6 @@ async def test_orders_of_an_older_term_are_ignored(harness: ExecutorHarness) -> 
     assert {report.term for report in harness.reports} == {2}
 
 
-async def test_order_indices_restart_with_a_new_term(harness: ExecutorHarness) -> None:
-    harness.offer(harness.order(7))
-    await harness.reported(RUNNING, 7)
-    harness.world.apply(ClaimCoordinator("c-2", 2))
-    harness.offer(harness.order(1, term=2))
-    await harness.reported(RUNNING, 1)
-    assert harness.runs == 1, "and joins work that runs"
-
-
 async def test_order_of_a_term_that_is_not_in_the_log_is_ignored(
     harness: ExecutorHarness,
 ) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from stele.agent.judging import Code, Routing
+from stele.agent.judging import Code
 from stele.agent.orders import OrderProgress
 from stele.agent.pulling import StreamFailed
 from stele.agent.stores import Span
@@ -18,59 +18,30 @@ from stele.domain.commands import (
     DropTable,
     RepairTablets,
 )
-from stele.domain.messages import Order
 from stele.domain.model.operations import TabletRepair
 from stele.domain.names import OrderKind
 from stele.domain.ring.partitioner import token_of
 from stele.domain.ring.ranges import Range, contains
 from stele.log.follower import LogFollower
-from stele.node.cells import TOMBSTONE, Cell, ColumnValue, HybridClock, StoredCell, row_cell
+from stele.node.cells import TOMBSTONE, Cell, ColumnValue, StoredCell, row_cell
 from stele.node.digests import LEAF_ROWS
-from stele.node.load import Rates
-from stele.node.replica import LocalReplica
-from stele.node.store import SqliteStore
-from stele.node.streaming import Streamer
-from stele.node.wire import Compare, Compared, Scan, Scanned
-from tests.node.world import TERM, Sessions, World
+from stele.node.wire import Compare
+from tests.node.peers import NODES, Peers
+from tests.node.world import World
 
 TABLE = "music.songs"
-NODES = ("n1", "n2", "n3")
 
 
-class Cluster:
+class Cluster(Peers):
     """Three replicas of two tablets; the first is under repair."""
 
     def __init__(self, world: World, follower: LogFollower, folder: Path) -> None:
-        self.world = world
-        self.stores = {name: SqliteStore(folder / f"{name}.sqlite") for name in NODES}
-        self.down: set[str] = set()
-        self.sessions = Sessions(follower)
-        routing, clock = Routing(follower), HybridClock(lambda: 1)
-        self.replicas = {
-            f"http://{n}": LocalReplica(
-                n, follower, routing, self.sessions, store, clock, Rates(1.0)
-            )
-            for n, store in self.stores.items()
-        }
-        self.streamers = {
-            n: Streamer(n, follower, self.sessions, store, clock, self)
-            for n, store in self.stores.items()
-        }
-        data = world.image.schema.serving(TABLE)
+        super().__init__(world, follower, folder)
+        self.data_id = world.data_id_of(TABLE)
+        data = world.image.schema.of_data(self.data_id)
         assert data is not None
-        self.data_id = data.data_id
         row = world.image.ring.placements[data.placement].rows[0]
         self.tablet = Range(row.start, row.end)
-
-    async def scan(self, node_id: str, address: str, scan: Scan) -> Scanned:
-        if node_id in self.down:
-            return Scanned(code=Code.UNREACHABLE, text="refused")
-        return await self.replicas[address].scan(scan)
-
-    async def digests(self, node_id: str, address: str, compare: Compare) -> Compared:
-        if node_id in self.down:
-            return Compared(code=Code.UNREACHABLE, text="refused")
-        return await self.replicas[address].digests(compare)
 
     def keys(self, count: int, *, inside: bool = True) -> list[bytes]:
         every = (f"key-{number}".encode() for number in range(1_000_000))
@@ -88,18 +59,9 @@ class Cluster:
         return [row for row in page.rows if contains(self.tablet, row.token) is inside]
 
     async def repair(self, *node_ids: str) -> dict[str, OrderProgress]:
-        topology = self.world.image.topology
         found = dict[str, OrderProgress]()
         for node_id in node_ids or NODES:
-            order = Order(
-                node_id=node_id,
-                term=TERM,
-                index=1,
-                kind=OrderKind.STREAM,
-                epoch=max(topology.since_epoch, topology.fence_epoch),
-                session=self.world.session,
-                request_id="repair",
-            )
+            order = self.world.order(OrderKind.STREAM, node_id, request_id="repair")
             found[node_id] = OrderProgress()
             await self.streamers[node_id].run(order, found[node_id])
         return found
@@ -117,8 +79,7 @@ async def cluster(
     world.fence()
     cluster = Cluster(world, await world.follower(), tmp_path)
     yield cluster
-    for store in cluster.stores.values():
-        await store.close()
+    await cluster.close()
 
 
 async def test_repaired_row_has_the_columns_of_all_replicas(cluster: Cluster) -> None:
@@ -208,7 +169,7 @@ async def test_digests_are_served_only_under_the_open_session(cluster: Cluster) 
     epoch, session = world.image.epoch, world.session
     spans = [Span(cluster.data_id, cluster.tablet.start, cluster.tablet.end)]
     asked = Compare(epoch=epoch, session=session, spans=spans)
-    replica = cluster.replicas["http://n2"]
+    replica = cluster.replicas["n2"]
     assert (await replica.digests(asked)).code is Code.OK
     later = Compare(epoch=epoch + 5, session=session, spans=spans)
     replica.judge.catch_up_limit_s = 0.01

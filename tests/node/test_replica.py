@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import msgspec
 import pytest
 
-from stele.agent.judging import Code, Routing
+from stele.agent.judging import Code
 from stele.agent.stores import Span, spans_of
 from stele.domain.commands import CreateKeyspace, Envelope, Rejection
 from stele.domain.decide import decide
@@ -21,11 +21,11 @@ from stele.log.follower import LogFollower
 from stele.node import store as store_module
 from stele.node.cells import Cell, HybridClock, StoredCell, stamp_of
 from stele.node.load import Rates
-from stele.node.replica import LocalReplica
 from stele.node.store import Captures, Into, Permit, SqliteStore
 from stele.node.wire import AnyOp, Read, ReadMode, Scan, Write
 from tests.domain.load_of import table_of
 from tests.log.memory import MemoryLog, MemoryPartition
+from tests.node.peers import replica_of
 from tests.node.world import KEYSPACE, Sessions, World, until
 
 CELL = Cell(7, False, b"value")
@@ -41,16 +41,8 @@ class Node:
         self.clock = HybridClock(lambda: 1)
         self.now_s = 0.0
         self.rates = Rates(1.0, lambda: self.now_s)
-        routing = Routing(follower)
-        self.replica = LocalReplica(
-            node_id,
-            follower,
-            routing,
-            self.sessions,
-            store,
-            self.clock,
-            self.rates,
-            catch_up_limit_s=0.05,
+        self.replica = replica_of(
+            node_id, follower, self.sessions, store, self.clock, self.rates, catch_up_limit_s=0.05
         )
 
     async def code(self, op: Write | Read) -> Code:

@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from stele.agent.cleanup import Cleaner
-from stele.agent.judging import Code, Routing
+from stele.agent.judging import Code
 from stele.agent.load import held_of
 from stele.agent.orders import OrderProgress
 from stele.agent.stores import Span, parted, partition_of, placed
@@ -22,11 +22,11 @@ from stele.domain.ring.ranges import MIN_TOKEN, Range, RangeReplicas, contains
 from stele.domain.topology.live_copies import is_to_be_deleted
 from stele.log.follower import LogFollower
 from stele.node.cells import Cell, HybridClock, StoredCell
-from stele.node.load import Rates, measured
-from stele.node.replica import LocalReplica
+from stele.node.load import measured
 from stele.node.store import SqliteStore
 from stele.node.streaming import Streamer
 from stele.node.wire import Compare, Compared, Read, ReadMode, Scan, Scanned, Write
+from tests.node.peers import replica_of
 from tests.node.world import TERM, Sessions, World
 
 TABLE = "music.songs"
@@ -40,14 +40,11 @@ class OneNode:
     def __init__(self, world: World, follower: LogFollower, path: Path) -> None:
         self.world, self.follower, self.path = world, follower, path
         self.sessions = Sessions(follower)
-        self.index = 0
         self.open()
 
     def open(self) -> None:
         self.store, clock = SqliteStore(self.path), HybridClock(lambda: 1)
-        self.replica = LocalReplica(
-            "n1", self.follower, Routing(self.follower), self.sessions, self.store, clock, Rates(1)
-        )
+        self.replica = replica_of("n1", self.follower, self.sessions, self.store, clock)
         self.streamer = Streamer("n1", self.follower, self.sessions, self.store, clock, self)
 
     async def restart(self) -> None:
@@ -63,9 +60,7 @@ class OneNode:
 
     @property
     def data_id(self) -> str:
-        data = self.world.image.schema.serving(TABLE)
-        assert data is not None
-        return data.data_id
+        return self.world.data_id_of(TABLE)
 
     def row(self, tablet: int = 0) -> RangeReplicas:
         data = self.world.image.schema.serving(TABLE)
@@ -108,17 +103,7 @@ class OneNode:
         )
 
     def order(self, kind: OrderKind) -> Order:
-        topology = self.world.image.topology
-        self.index += 1
-        return Order(
-            node_id="n1",
-            term=TERM,
-            index=self.index,
-            kind=kind,
-            epoch=max(topology.since_epoch, topology.fence_epoch),
-            session=self.world.session,
-            request_id=MOVE,
-        )
+        return self.world.order(kind, request_id=MOVE)
 
     async def stream(self) -> OrderProgress:
         progress = OrderProgress()

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
 import msgspec
 import pytest
 
 from stele.agent import pulling
-from stele.agent.judging import Code, Routing
 from stele.agent.orders import OrderProgress
 from stele.agent.pulling import BURST_S, PORTION_RANGES, StreamFailed, portions_of
 from stele.agent.stores import PAGE_S
@@ -23,48 +22,18 @@ from stele.domain.names import OrderKind
 from stele.domain.ring.partitioner import token_of
 from stele.domain.ring.ranges import Range, contains
 from stele.log.follower import LogFollower
-from stele.node.cells import Cell, HybridClock, StoredCell
-from stele.node.load import Rates
-from stele.node.replica import LocalReplica
-from stele.node.store import Into, Permit, SqliteStore
-from stele.node.streaming import Streamer
-from stele.node.wire import Compare, Compared, Scan, Scanned
-from tests.node.world import TERM, Sessions, World
+from stele.node.cells import Cell, StoredCell
+from stele.node.store import Into, Permit
+from stele.node.wire import Scan, Scanned
+from tests.node.peers import NODES, Peers
+from tests.node.world import TERM, World
 
 
-class Cluster:
-    """n1 to n4 with a store each. The streamer calls ``scan`` instead of HTTP."""
+class Cluster(Peers):
+    """n1 to n4 with a store each. n4 streams."""
 
     def __init__(self, world: World, follower: LogFollower, folder: Path) -> None:
-        self.world = world
-        self.stores = {f"n{n}": SqliteStore(folder / f"n{n}.sqlite") for n in range(1, 5)}
-        self.down: set[str] = set()
-        self.scans: list[tuple[str, Scan]] = []
-        self.on_page: Callable[[str], None] = lambda node_id: None
-        self.sessions = Sessions(follower)
-        routing, clock = Routing(follower), HybridClock(lambda: 1)
-        self.replicas = {
-            f"http://{n}": LocalReplica(
-                n, follower, routing, self.sessions, store, clock, Rates(1.0)
-            )
-            for n, store in self.stores.items()
-        }
-        self.clock = HybridClock(lambda: 1)
-        self.streamer = Streamer("n4", follower, self.sessions, self.stores["n4"], self.clock, self)
-
-    async def scan(self, node_id: str, address: str, scan: Scan) -> Scanned:
-        self.scans.append((node_id, scan))
-        if node_id in self.down:
-            return Scanned(code=Code.UNREACHABLE, text="refused")
-        found = await self.replicas[address].scan(scan)
-        if scan.limit_bytes:
-            self.on_page(node_id)
-        return found
-
-    async def digests(self, node_id: str, address: str, compare: Compare) -> Compared:
-        if node_id in self.down:
-            return Compared(code=Code.UNREACHABLE, text="refused")
-        return await self.replicas[address].digests(compare)
+        super().__init__(world, follower, folder, (*NODES, "n4"))
 
     async def put(self, node_id: str, key: bytes, cell: Cell) -> None:
         await self.stores[node_id].write(
@@ -75,20 +44,11 @@ class Cluster:
         return await self.stores[node_id].read(self.world.keyspace_id, token_of(key), key)
 
     def order(self) -> Order:
-        topology = self.world.image.topology
-        return Order(
-            node_id="n4",
-            term=TERM,
-            index=1,
-            kind=OrderKind.STREAM,
-            epoch=max(topology.since_epoch, topology.fence_epoch),
-            session=self.world.session,
-            request_id="join-n4",
-        )
+        return self.world.order(OrderKind.STREAM, "n4", request_id="join-n4")
 
     async def stream(self) -> OrderProgress:
         progress = OrderProgress()
-        await self.streamer.run(self.order(), progress)
+        await self.streamers["n4"].run(self.order(), progress)
         return progress
 
 
@@ -102,8 +62,7 @@ async def cluster(
     world.fence()
     cluster = Cluster(world, await world.follower(), tmp_path)
     yield cluster
-    for store in cluster.stores.values():
-        await store.close()
+    await cluster.close()
 
 
 async def fill_by_quorums(cluster: Cluster, keys: list[bytes]) -> dict[bytes, Cell]:
@@ -322,7 +281,7 @@ async def test_order_of_a_closed_session_streams_nothing(cluster: Cluster) -> No
     order = cluster.order()
     cluster.world.advance()
     with pytest.raises(SessionClosedError):
-        await cluster.streamer.run(order, OrderProgress())
+        await cluster.streamers["n4"].run(order, OrderProgress())
     assert cluster.scans == []
 
 
@@ -342,7 +301,7 @@ async def test_rows_truncated_during_streaming_are_not_stored(cluster: Cluster) 
 
     cluster.on_page = truncate
     order = msgspec.structs.replace(cluster.order(), session=session)
-    await cluster.streamer.run(order, OrderProgress())
+    await cluster.streamers["n4"].run(order, OrderProgress())
     assert pages > 0
     assert (await cluster.stores["n4"].size()).keys == 0
     (transition,) = [t for t in world.image.topology.open() if t.session == session]

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from functools import reduce
 from typing import Any
 
 import pytest
 from cassandra import cqltypes
 
-from stele.domain.model.schema import TableCreation, TypeAlteration
-from stele.domain.model.schema_objects import TypeField
+from stele.domain.model.schema import TableCreation
 from stele.domain.ring.partitioner import token_of
 from stele.node.cells import VALUE, Cell, merged
 from stele.node.coordinate import RequestRefused
@@ -161,16 +159,6 @@ def test_a_renamed_column_keeps_its_values(world: World) -> None:
     assert stored.row() == {"login": "ada", "age": 36, "home": None, "tags": None}
 
 
-def test_value_from_before_a_field_was_added_shows_null_for_the_field(world: World) -> None:
-    stored = StoredRow(world)
-    stored.write({"home": {"street": "Ring"}})
-    before = schema_of(world.image).version
-    change(world, TypeAlteration(name=f"{KEYSPACE}.address", add=(TypeField("city", "text"),)))
-    assert schema_of(world.image).version > before
-    row = stored.row()
-    assert row is not None and row["home"] == {"street": "Ring", "city": None}
-
-
 def test_invalid_column_is_refused_with_the_column_and_the_schema_version(
     world: World,
 ) -> None:
@@ -239,11 +227,3 @@ def test_opaque_value_in_a_table_with_columns_is_not_a_row(world: World) -> None
     stored.write({"age": 1})
     row = stored.row()
     assert row is not None and row["age"] == 1
-
-
-def test_writes_in_any_order_make_the_same_row(world: World) -> None:
-    made = [
-        writes("ada", row)(world.image).cell_at(at)
-        for at, row in enumerate(({"age": 1}, {"age": None, "tags": ["x"]}, None, {"age": 3}), 1)
-    ]
-    assert reduce(merged, made) == reduce(merged, reversed(made))

@@ -86,9 +86,7 @@ class Cluster:
         self.down = {*NODES}
 
     def data_id(self, table: str = TABLE) -> str:
-        data = self.world.image.schema.serving(table)
-        assert data is not None
-        return data.data_id
+        return self.world.data_id_of(table)
 
     async def put(self, node_id: str, *cells: tuple[bytes, Cell], table: str = TABLE) -> None:
         rows = [StoredCell(self.data_id(table), token_of(key), key, *cell) for key, cell in cells]
@@ -114,15 +112,7 @@ class Cluster:
     async def order(self, kind: OrderKind, node_id: str) -> Order:
         # As OrderExecutor does: an order waits until its session is known here.
         await self.follower.wait_for_epoch(self.world.image.epoch)
-        topology = self.world.image.topology
-        return Order(
-            node_id=node_id,
-            term=TERM,
-            index=1,
-            kind=kind,
-            epoch=max(topology.since_epoch, topology.fence_epoch),
-            session=self.world.session,
-        )
+        return self.world.order(kind, node_id)
 
     async def write(self, node_id: str) -> OrderProgress:
         progress, store = OrderProgress(), self.stores[node_id]
@@ -258,7 +248,7 @@ async def test_snapshot_reads_the_rows_of_a_tablet_at_one_time(cluster: Cluster)
     store = cluster.stores["n1"]
     async with frozen(store) as then:
         await cluster.put("n1", *cells(40, timestamp=6))
-        page = await then.page(cluster.spans("n1"), None, 2**20)
+        page = await then(cluster.spans("n1"), None, 2**20)
     assert {row.timestamp for row in page.rows} == {5} and len(page.rows) == 20
 
 

@@ -5,38 +5,20 @@ from __future__ import annotations
 import asyncio
 
 from stele.agent.cleanup import Truncator, foreign_ranges
-from stele.agent.judging import Code, Routing
+from stele.agent.judging import Code
 from stele.agent.orders import OrderProgress
-from stele.domain.messages import Order
 from stele.domain.names import OrderKind
 from stele.domain.ring.partitioner import token_of
 from stele.domain.ring.ranges import MIN_TOKEN, Range
-from stele.log.follower import LogFollower
-from stele.node.cells import Cell, HybridClock, StoredCell
-from stele.node.load import Rates
+from stele.node.cells import Cell, StoredCell
 from stele.node.replica import LocalReplica
 from stele.node.store import SqliteStore
 from stele.node.wire import Answer, Read, ReadMode, Write
-from tests.node.world import TERM, Sessions, World
+from tests.node.peers import replica_of
+from tests.node.world import Sessions, World
 
 OLD, NEW = Cell(9, False, b"old"), Cell(3, False, b"new")
 """Writes after a truncation may have the lower timestamp."""
-
-
-def order(world: World) -> Order:
-    return Order(
-        node_id="n1",
-        term=TERM,
-        index=1,
-        kind=OrderKind.TRUNCATE,
-        epoch=world.image.epoch,
-        session=world.session,
-    )
-
-
-def replica_of(follower: LogFollower, store: SqliteStore) -> LocalReplica:
-    clock, sessions = HybridClock(lambda: 1), Sessions(follower)
-    return LocalReplica("n1", follower, Routing(follower), sessions, store, clock, Rates(1.0))
 
 
 def write(world: World, cell: Cell, key: bytes = b"k") -> Write:
@@ -69,19 +51,19 @@ async def serve(replica: LocalReplica, op: Write | Read) -> Answer:
 
 async def test_truncation_deletes_exactly_the_old_data(world: World, store: SqliteStore) -> None:
     follower = await world.follower()
-    replica = replica_of(follower, store)
+    replica = replica_of("n1", follower, Sessions(follower), store)
     keys = [f"key-{n}".encode() for n in range(450)]
     old = [StoredCell(world.data_id, token_of(k), k, *OLD) for k in keys]
     await store.write([*old, StoredCell("another", 5, b"k", *OLD)])
     world.truncate()
     assert (await serve(replica, write(world, NEW))).code is Code.OK
     progress = OrderProgress()
-    await Truncator(follower, store).run(order(world), progress)
+    await Truncator(follower, store).run(world.order(OrderKind.TRUNCATE), progress)
     assert await store.partitions() == sorted(["another", world.data_id])
     assert (await store.size()).keys == 2
     assert progress.keys_done == 450
     assert progress.bytes_done == progress.bytes_total > 0
-    await Truncator(follower, store).run(order(world), progress)
+    await Truncator(follower, store).run(world.order(OrderKind.TRUNCATE), progress)
     assert progress.keys_done == 450
 
 
@@ -89,7 +71,8 @@ async def test_old_data_is_hidden_as_soon_as_the_truncation_is_read(
     world: World, store: SqliteStore
 ) -> None:
     """Neither a fence nor a newer timestamp is needed."""
-    replica = replica_of(await world.follower(), store)
+    follower = await world.follower()
+    replica = replica_of("n1", follower, Sessions(follower), store)
     late_write, late_read = write(world, OLD), read(world)
     assert (await serve(replica, write(world, OLD))).code is Code.OK
     world.truncate()
@@ -104,7 +87,8 @@ async def test_old_data_is_hidden_as_soon_as_the_truncation_is_read(
 
 
 async def test_queued_write_of_truncated_data_is_refused(world: World, store: SqliteStore) -> None:
-    replica = replica_of(await world.follower(), store)
+    follower = await world.follower()
+    replica = replica_of("n1", follower, Sessions(follower), store)
     late = asyncio.create_task(serve(replica, write(world, OLD)))
     await asyncio.sleep(0)
     world.truncate()
@@ -122,7 +106,7 @@ async def test_write_in_flight_at_the_truncation_is_deleted(
     await asyncio.sleep(0)
     await asyncio.sleep(0)
     world.truncate()
-    await Truncator(follower, store).run(order(world), OrderProgress())
+    await Truncator(follower, store).run(world.order(OrderKind.TRUNCATE), OrderProgress())
     assert late.done()
     assert (await store.size()).keys == 0
 
@@ -131,7 +115,7 @@ async def test_replica_reads_the_log_before_it_serves_truncated_data(
     world: World, store: SqliteStore
 ) -> None:
     follower = await world.follower()
-    replica = replica_of(follower, store)
+    replica = replica_of("n1", follower, Sessions(follower), store)
     await serve(replica, write(world, OLD))
     records, followers = world.partition.records, [*world.partition.followers]
     world.partition.followers.clear()

@@ -17,6 +17,8 @@ from stele.domain.commands import (
 )
 from stele.domain.fencing import Hold, SessionGuard, SessionManager, VersionTracker
 from stele.domain.image import Image
+from stele.domain.messages import Order
+from stele.domain.names import OrderKind
 from stele.domain.ring.partitioner import token_of
 from stele.domain.ring.ranges import Range, RangeReplicas, contains
 from stele.domain.ring.transition import TransitionRow
@@ -109,6 +111,31 @@ class World:
         assert keyspace is not None
         return keyspace.data_id
 
+    def data_id_of(self, name: str) -> str:
+        data = self.image.schema.serving(name)
+        assert data is not None
+        return data.data_id
+
+    def order(
+        self, kind: OrderKind, node_id: str = "n1", session: str = "", request_id: str = ""
+    ) -> Order:
+        """Return the coordinator's order to a node, by default under the open session."""
+        topology = self.image.topology
+        return Order(
+            node_id=node_id,
+            term=TERM,
+            index=1,
+            kind=kind,
+            epoch=max(topology.since_epoch, topology.fence_epoch),
+            session=session or self.session,
+            request_id=request_id,
+        )
+
+    def cleanup_order(self) -> Order:
+        node = self.image.node("n1")
+        assert node is not None
+        return self.order(OrderKind.CLEANUP, session=node.cleanup_session())
+
     def fence(self) -> None:
         self.apply(AdvanceFence(TERM, self.version))
 
@@ -180,6 +207,12 @@ class World:
             for follower in self.partition.followers:
                 follower([record])
         self._written = len(self.history.epochs)
+
+
+class OpenGate:
+    """A gate that lets an agent send acks."""
+
+    is_open = True
 
 
 class Sessions:

@@ -157,7 +157,7 @@ def test_lost_checkpoint_and_other_batches_write_no_duplicates(
     append(topics, log[half:])
     job = make_job(spark, make_options(kafka, topics, folder), folder, "other-scratch")
     start = job._query.start
-    job._query.start = lambda _: start({})  # type: ignore[method-assign]  # all comes again
+    job._query.start = lambda offsets: start({})  # type: ignore[method-assign]  # all comes again
     run_until(job, reached(job, **{topics: log}), "the end of the log")
     assert_materialized(kafka, folder / "delta", topics, log)
 

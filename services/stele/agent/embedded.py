@@ -22,7 +22,7 @@ from stele.agent.agent import Agent, kafka_agent
 from stele.agent.columns import OnColumns, check_columns, watch_columns
 from stele.agent.gate import CATCHING_UP
 from stele.agent.identity import DataDirectory, bind, boot
-from stele.agent.judging import Judge, Refusal, Routing, Sourcing
+from stele.agent.judging import Judge, Refusal, Routing
 from stele.agent.load import HeldTablets, disk_of, reporting_load
 from stele.agent.member import Membership, health_of, membership, shut_out
 from stele.agent.orders import OrderHandler
@@ -261,7 +261,7 @@ async def working(
 
         def handlers(agent: Agent) -> Mapping[OrderKind, OrderHandler]:
             judge = Judge(node_id, follower, Routing(follower), agent, clients=True)
-            transfers = Transfers(agent, Sourcing(follower, agent, judge), store, transport)
+            transfers = Transfers(agent, judge, store, transport)
             stack.push_async_callback(transfers.close)
             made.append(Member(node, agent, judge, transfers))
             return handlers_of(node_id, follower, agent, store, transfers)

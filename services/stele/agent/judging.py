@@ -18,6 +18,7 @@ import msgspec
 
 from stele.domain.evolve import Delta
 from stele.domain.fencing import (
+    Hold,
     SessionClosedError,
     SessionGuard,
     check_client,
@@ -122,8 +123,15 @@ class JudgedRequest(Protocol):
 
 
 class AgentState(Protocol):
-    """The node's own state that requests are judged by. The agent implements it."""
+    """The node's own state: the versions and sessions that its acks report, and synced creations.
 
+    The agent implements it.
+    """
+
+    def hold(self, version: int, data_id: str, token: int) -> Hold: ...
+    def release(self, hold: Hold) -> None: ...
+    async def wait_drained(self, version: int, timeout_s: float) -> None: ...
+    def enter(self, session: str) -> AbstractContextManager[SessionGuard]: ...
     def session_is_open(self, session: str) -> bool: ...
     def may_store(self, data_id: str) -> bool: ...
     async def wait_until_noted(self, data_ids: Collection[str], timeout_s: float) -> None: ...
@@ -138,6 +146,14 @@ class Refusal(msgspec.Struct, frozen=True):
     code: Code
     text: str
     epoch: int = 0
+
+
+class NotGiven(Exception):
+    """The reason why no data is sent. BEHIND is temporary; SESSION_CLOSED is permanent."""
+
+    def __init__(self, code: Code, text: str) -> None:
+        super().__init__(text)
+        self.code = code
 
 
 class Judge:
@@ -250,6 +266,39 @@ class Judge:
         schema = self._follower.image.schema.columns_of(request.data_id)
         return 0 if schema is None or schema.version <= sent else schema.version
 
+    @asynccontextmanager
+    async def giving(self, epoch: int, session: str) -> AsyncIterator[None]:
+        """Check before and after the block, which reads data to send it to another node.
+
+        Send the data after the block. It is sent only after two conditions (docs/design.md, rule
+        45). This node has applied the epoch that settled the session's version. Its own older
+        writes on changed ranges have ended. The data then contains every write acknowledged before,
+        and later writes reach the receiver too.
+
+        Raises NotGiven.
+        """
+        if self._follower.image.epoch < epoch:
+            await self.read_up_to(epoch)
+        image = self._follower.image
+        if image.epoch < epoch:
+            raise NotGiven(Code.BEHIND, behind(image.epoch, epoch))
+        transition = image.topology.of_session(session)
+        if transition is None:
+            raise NotGiven(Code.SESSION_CLOSED, f"session {session} is not open")
+        try:
+            # Drain before the block: an older write that ends later would be in neither the data
+            # nor the receiver.
+            await self._state.wait_drained(transition.entered_version, self.catch_up_limit_s)
+        except TimeoutError as error:
+            raise NotGiven(Code.BEHIND, str(error)) from error
+        try:
+            with self._state.enter(session) as guard:
+                yield
+                # The session may have closed while the block read.
+                guard.check()
+        except SessionClosedError as error:
+            raise NotGiven(Code.SESSION_CLOSED, str(error)) from error
+
     def _is_newer(self, request: JudgedRequest) -> bool:
         """Return whether the sender has an epoch that this node must read before it can judge."""
         image = self._follower.image
@@ -265,67 +314,3 @@ def _wanted(request: JudgedRequest) -> int:
 
 def behind(own: int, wanted: int) -> str:
     return f"this node has read the log to epoch {own}, not to {wanted}"
-
-
-# The source's side of streaming: data is sent to another node under the session of an operation.
-#
-# Data is sent only after two conditions (docs/design.md, rule 45). This node has applied the epoch
-# that settled the session's version. Its own older writes on changed ranges have ended. The data
-# then contains every write acknowledged before, and later writes reach the receiver too.
-
-
-class InUse(Protocol):
-    """The versions and sessions that this node uses, as its acks report them.
-
-    The agent implements it.
-    """
-
-    async def wait_drained(self, version: int, timeout_s: float) -> None: ...
-    def enter(self, session: str) -> AbstractContextManager[SessionGuard]: ...
-
-
-class NotGiven(Exception):
-    """The reason why no data is sent. BEHIND is temporary; SESSION_CLOSED is permanent."""
-
-    def __init__(self, code: Code, text: str) -> None:
-        super().__init__(text)
-        self.code = code
-
-
-class Sourcing:
-    """Checks the conditions of a source for one node."""
-
-    def __init__(self, follower: LogFollower, in_use: InUse, judge: Judge) -> None:
-        self._follower = follower
-        self._in_use = in_use
-        self._judge = judge
-
-    @asynccontextmanager
-    async def giving(self, epoch: int, session: str) -> AsyncIterator[None]:
-        """Check before and after the block, which reads the data. Send the data after the block.
-
-        Raises NotGiven.
-        """
-        if self._follower.image.epoch < epoch:
-            await self._judge.read_up_to(epoch)
-        image = self._follower.image
-        if image.epoch < epoch:
-            raise NotGiven(Code.BEHIND, behind(image.epoch, epoch))
-        transition = image.topology.of_session(session)
-        if transition is None:
-            raise NotGiven(Code.SESSION_CLOSED, f"session {session} is not open")
-        try:
-            # Drain before the block: an older write that ends later would be in neither the data
-            # nor the receiver.
-            await self._in_use.wait_drained(
-                transition.entered_version, self._judge.catch_up_limit_s
-            )
-        except TimeoutError as error:
-            raise NotGiven(Code.BEHIND, str(error)) from error
-        try:
-            with self._in_use.enter(session) as guard:
-                yield
-                # The session may have closed while the block read.
-                guard.check()
-        except SessionClosedError as error:
-            raise NotGiven(Code.SESSION_CLOSED, str(error)) from error

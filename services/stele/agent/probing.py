@@ -68,8 +68,9 @@ def request_of(request: Request) -> Routed:
 def check_log(here: str, log_id: str) -> None:
     """Raise HttpError when the sender follows another log than ``here``."""
     if log_id and log_id != here:
-        text = f"This node follows log {here}, not {log_id[:64]}: it was recovered since."
-        raise HttpError(ROUTE_ANEW, "other_log", text, hint="Read the state again.")
+        text = f"This node follows log {here}, not {log_id[:64]}."
+        hint = "Read the state again. The log was recovered: start a node again that follows the older one."
+        raise HttpError(ROUTE_ANEW, "other_log", text, hint=hint, details={"log_id": here})
 
 
 def check_meant(here: str, replica: str) -> None:

@@ -12,7 +12,7 @@ import msgspec
 
 from stele.agent.agent import Agent
 from stele.agent.cleanup import Cleaner, Truncator
-from stele.agent.judging import Code, NotGiven, Sourcing
+from stele.agent.judging import Code, Judge, NotGiven
 from stele.agent.orders import OrderHandler, OrderProgress
 from stele.agent.pulling import Pace, Puller, Reading, nothing_at
 from stele.agent.stores import Cursor, Row, Span, Store, page_bytes, page_of
@@ -73,10 +73,10 @@ class Transfers:
     can_compare = False
 
     def __init__(
-        self, agent: Agent, sourcing: Sourcing, store: Store, transport: Transport | None = None
+        self, agent: Agent, judge: Judge, store: Store, transport: Transport | None = None
     ) -> None:
         self._agent = agent
-        self._sourcing = sourcing
+        self._judge = judge
         self._store = store
         self._transport = transport or HttpTransport(ANSWER_S)
         self._pace = Pace(self._limit_bytes_per_s)
@@ -87,7 +87,7 @@ class Transfers:
     async def give(self, ask: Ask) -> Given:
         """Return the rows or sizes that another node requests under an operation's session."""
         try:
-            async with self._sourcing.giving(ask.epoch, ask.session):
+            async with self._judge.giving(ask.epoch, ask.session):
                 if ask.size_only:
                     sizes = map(self._store.size_bytes, ask.spans)
                     return Given(code=Code.OK, size_bytes=sum(sizes))

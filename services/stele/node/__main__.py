@@ -28,7 +28,7 @@ from stele.node.cells import HybridClock
 from stele.node.changes import Changes, expiring
 from stele.node.coordinate import Coordination
 from stele.node.http import NodeHttp
-from stele.node.load import Rates, measuring, telling
+from stele.node.load import Rates, measured, with_rates
 from stele.node.peers import Peers
 from stele.node.replica import LocalReplica
 from stele.node.restoring import Restorer
@@ -125,8 +125,8 @@ async def node_app(
                 settings.brokers,
                 settings.cluster,
                 agent,
-                measuring(store, agent.node_id),
-                telling(rates),
+                partial(measured, store, agent.node_id),
+                partial(with_rates, rates),
                 partial(
                     disk_of,
                     directory.folder,

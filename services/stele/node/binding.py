@@ -7,6 +7,8 @@ import errno
 import os
 import shutil
 import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -44,47 +46,42 @@ def bind_store(directory: DataDirectory) -> Path:
 
 def _host_id_in(path: Path) -> str:
     """Return the host id that the store carries; empty if it carries none."""
-    connection = None
-    try:
-        connection = sqlite3.connect(path, isolation_level=None)
-        if not connection.execute(_HAS_META).fetchone()[0]:
+    with _opened(path, _connected) as store:
+        if not store.execute(_HAS_META).fetchone()[0]:
             return ""
-        found = connection.execute(_HOST_ID).fetchone()
+        found = store.execute(_HOST_ID).fetchone()
         return "" if found is None else str(found[0])
-    except sqlite3.Error as error:
-        raise _unusable(path, error) from error
-    finally:
-        if connection is not None:
-            connection.close()
 
 
 def _data_ids_in(path: Path) -> set[str]:
     """Return the ids of all data with rows in the store. Raises ConfigurationError, OSError."""
-    connection = None
-    try:
-        connection = sqlite3.connect(path, isolation_level=None)
-        return {parted(name)[0] for (name,) in connection.execute(_PARTITIONS)}
-    except sqlite3.Error as error:
-        raise _unusable(path, error) from error
-    finally:
-        if connection is not None:
-            connection.close()
+    with _opened(path, _connected) as store:
+        return {parted(name)[0] for (name,) in store.execute(_PARTITIONS)}
 
 
 def _make(path: Path, host_id: str) -> None:
     """Create a store that carries the host id, and sync it. Raises ConfigurationError, OSError."""
-    try:
-        connection = connect(path)
-        try:
-            with transaction(connection):
-                connection.execute(_META)
-                connection.execute("insert into meta values ('host_id', ?)", (host_id,))
-        finally:
-            connection.close()
-    except sqlite3.Error as error:
-        raise _unusable(path, error) from error
+    with _opened(path, connect) as store, transaction(store):
+        store.execute(_META)
+        store.execute("insert into meta values ('host_id', ?)", (host_id,))
     # The file's entry in its folder must survive a crash too, before node.json records the data.
     sync_folder(path.parent)
+
+
+def _connected(path: Path) -> sqlite3.Connection:
+    return sqlite3.connect(path, isolation_level=None)
+
+
+@contextmanager
+def _opened(
+    path: Path, connect: Callable[[Path], sqlite3.Connection]
+) -> Iterator[sqlite3.Connection]:
+    """Open the store inside the block. Errors of SQLite are raised as ``_unusable`` ones."""
+    try:
+        with closing(connect(path)) as store:
+            yield store
+    except sqlite3.Error as error:
+        raise _unusable(path, error) from error
 
 
 def _unusable(path: Path, error: sqlite3.Error) -> Exception:

@@ -17,7 +17,6 @@ from stele.agent.agent import Agent
 from stele.agent.gate import Gate
 from stele.agent.member import shut_out
 from stele.agent.probing import (
-    ROUTE_ANEW,
     check_host,
     check_log,
     check_meant,
@@ -195,36 +194,41 @@ class NodeHttp:
 
     async def batch(self, request: Request) -> Response:
         """Execute operations of another node; msgpack, see ``wire``."""
-        self._check_ready()
-        self._check_is_meant(request)
-        ops = _decode(decode_ops, await request.body())
-        answers = await self._replica.serve(ops)
+        answers = await self._replica.serve(await self._message(request, decode_ops))
         for answer in answers:
             if not answer.done:
                 metrics.refused.labels(answer.code).inc()
-        return Response(encode(answers), media_type="application/msgpack")
+        return _packed(answers)
 
     async def scan(self, request: Request) -> Response:
-        """Return rows, or their size, to another node that streams; msgpack, see ``wire``."""
-        self._check_ready()
-        self._check_is_meant(request)
-        found = await self._replica.scan(_decode(decode_scan, await request.body()))
-        return Response(encode(found), media_type="application/msgpack")
+        """Return rows, or their size, to another node that streams."""
+        return _packed(await self._replica.scan(await self._message(request, decode_scan)))
 
     async def digests(self, request: Request) -> Response:
-        """Return digests of rows to another node that repairs; msgpack, see ``wire``."""
-        self._check_ready()
-        self._check_is_meant(request)
-        found = await self._replica.digests(_decode(decode_compare, await request.body()))
-        return Response(encode(found), media_type="application/msgpack")
+        """Return digests of rows to another node that repairs."""
+        return _packed(await self._replica.digests(await self._message(request, decode_compare)))
 
     async def backup(self, request: Request) -> Response:
-        """Return a piece of a snapshot file to a node that restores; msgpack, see ``wire``."""
+        """Return a piece of a snapshot file to a node that restores."""
+        return _packed(await self._restorer.give(await self._message(request, decode_fetch)))
+
+    async def _message(self, request: Request, decode: Callable[[bytes], T]) -> T:
+        """Return the message of another node to this one. Raises HttpError."""
+        asked = request.headers
         self._check_ready()
-        self._check_is_meant(request)
-        fetch = _decode(decode_fetch, await request.body())
-        found = await self._restorer.give(fetch)
-        return Response(encode(found), media_type="application/msgpack")
+        self._check_meant(
+            asked.get(REPLICA_HEADER, ""), asked.get(HOST, ""), asked.get(LOG_HEADER, "")
+        )
+        body = await request.body()
+        try:
+            return decode(body)
+        except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+            raise HttpError(
+                400,
+                ErrorCode.INVALID_REQUEST,
+                f"The body is no message between nodes: {error}.",
+                hint="These paths are for nodes of the same release; clients use /v1/data.",
+            ) from error
 
     async def _write(self, request: Request, kind: str, body: bytes | None) -> Response:
         path, consistency, at_least = self._asked(request)
@@ -252,31 +256,19 @@ class NodeHttp:
                 hint=f"Use one of {', '.join(Consistency)}.",
             ) from None
 
-    def _check_is_meant(self, request: Request) -> None:
+    def _check_meant(self, replica: str, host_id: str, log_id: str) -> None:
         """Check that a call is for this node, this host id and this log. Raises HttpError.
 
         A caller with an old address may mean another node, whose address this one has now. A caller
         that missed a recovery may use epochs that are lost.
         """
-        own = self._agent.node_id
-        check_meant(own, request.headers.get(REPLICA_HEADER, ""))
-        check_host(own, self._agent.host_id, request.headers.get(HOST, ""))
-        here = self._agent.image.log_id.hex()
-        log_id = request.headers.get(LOG_HEADER, here)
-        if log_id != here:
-            raise HttpError(
-                ROUTE_ANEW,
-                "other_log",
-                f"This node follows log {here}, not {log_id[:64]}.",
-                hint="Start the node again whose log is the older one: it was recovered since.",
-                details={"log_id": here},
-            )
+        check_meant(self._agent.node_id, replica)
+        check_host(self._agent.node_id, self._agent.host_id, host_id)
+        check_log(self._agent.image.log_id.hex(), log_id)
 
     def _check_takes(self, routed: Routed) -> None:
-        check_meant(self._agent.node_id, routed.replica)
-        check_host(self._agent.node_id, self._agent.host_id, routed.host_id)
         self._check_ready()
-        check_log(self._agent.image.log_id.hex(), routed.log_id)
+        self._check_meant(routed.replica, routed.host_id, routed.log_id)
 
     def _check_row(self, routed: Routed, body: bytes) -> None:
         """Check the columns of a row as a write does. Raises HttpError."""
@@ -381,13 +373,5 @@ def _error_of(refused: RequestRefused) -> HttpError:
     )
 
 
-def _decode(decode: Callable[[bytes], T], body: bytes) -> T:
-    try:
-        return decode(body)
-    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
-        raise HttpError(
-            400,
-            ErrorCode.INVALID_REQUEST,
-            f"The body is no message between nodes: {error}.",
-            hint="These paths are for nodes of the same release; clients use /v1/data.",
-        ) from error
+def _packed(answer: object) -> Response:
+    return Response(encode(answer), media_type="application/msgpack")

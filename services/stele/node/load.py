@@ -5,13 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from math import expm1, log
 from typing import Final, NamedTuple
 
 import msgspec
 
-from stele.agent.load import AddRates, HeldTablets, Measure
+from stele.agent.load import HeldTablets
 from stele.agent.stores import placed, spans_of
 from stele.domain.image import Image
 from stele.domain.messages import UNKNOWN_RATE, TabletSizes
@@ -158,14 +157,6 @@ class Rates:
             return UNKNOWN_RATE, UNKNOWN_RATE, UNKNOWN_RATE
         reads, writes = round(tablet.rate.reads), round(tablet.rate.writes)
         return reads, writes, min(round(tablet.rate.lower), reads + writes)
-
-
-def measuring(store: SqliteStore, node_id: str) -> Measure:
-    return partial(measured, store, node_id)
-
-
-def telling(rates: Rates) -> AddRates:
-    return partial(with_rates, rates)
 
 
 async def measured(

@@ -3,7 +3,7 @@
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 import aiohttp
 import msgspec
@@ -26,9 +26,6 @@ from stele.node.wire import (
     Scanned,
     Write,
     decode_answers,
-    decode_compared,
-    decode_fetched,
-    decode_scanned,
     encode,
 )
 from stele.runtime.http_tls import certificate_refused
@@ -50,6 +47,8 @@ No call then meets a connection that the server is closing.
 SCAN_TIMEOUT_S: Final = 15.0
 HTTP_OK: Final = 200
 HTTP_NOT_FOUND: Final = 404
+
+A = TypeVar("A", Scanned, Compared, Fetched)
 
 log = get_logger(__name__)
 
@@ -127,29 +126,26 @@ class Peers:
     async def scan(self, node_id: str, address: str, scan: Scan) -> Scanned:
         """Return a page of a node's rows, or their size if ``limit_bytes`` is 0."""
         path = PAGE_PATH if scan.limit_bytes else MEASURE_PATH
-        until = self._loop.time() + SCAN_TIMEOUT_S
-        try:
-            return decode_scanned(await self._post(node_id, address + path, encode(scan), until))
-        except _FAILURES as error:
-            return Scanned(code=Code.UNREACHABLE, text=_why(address, error))
+        return await self._ask(node_id, address, path, scan, Scanned)
 
     async def digests(self, node_id: str, address: str, compare: Compare) -> Compared:
         """Return digests of a node's rows."""
-        until = self._loop.time() + SCAN_TIMEOUT_S
-        try:
-            body = encode(compare)
-            return decode_compared(await self._post(node_id, address + DIGESTS_PATH, body, until))
-        except _FAILURES as error:
-            return Compared(code=Code.UNREACHABLE, text=_why(address, error))
+        return await self._ask(node_id, address, DIGESTS_PATH, compare, Compared)
 
     async def backup(self, node_id: str, address: str, fetch: Fetch) -> Fetched:
         """Return a piece of a file in a node's backup folder."""
+        return await self._ask(node_id, address, BACKUP_PATH, fetch, Fetched)
+
+    async def _ask(
+        self, node_id: str, address: str, path: str, message: object, answer: type[A]
+    ) -> A:
+        """Return the answer to a message; UNREACHABLE when there is none."""
         until = self._loop.time() + SCAN_TIMEOUT_S
         try:
-            url = address + BACKUP_PATH
-            return decode_fetched(await self._post(node_id, url, encode(fetch), until))
+            body = await self._post(node_id, address + path, encode(message), until)
+            return msgspec.msgpack.decode(body, type=answer)
         except _FAILURES as error:
-            return Fetched(code=Code.UNREACHABLE, text=_why(address, error))
+            return answer(code=Code.UNREACHABLE, text=_why(address, error))
 
     def _start(self, lane: _Lane) -> None:
         task = self._loop.create_task(self._drain(lane))

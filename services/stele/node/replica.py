@@ -17,9 +17,8 @@ there are two cases:
 """
 
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AbstractContextManager
 from functools import partial
-from typing import Final, Protocol, TypeVar
+from typing import Final, TypeVar
 
 import msgspec
 
@@ -31,11 +30,9 @@ from stele.agent.judging import (
     NotGiven,
     Refusal,
     Routing,
-    Sourcing,
 )
 from stele.agent.stores import Span, parted, placed, read_partition, write_partitions
 from stele.domain.base import Rejection
-from stele.domain.fencing import Hold, SessionGuard
 from stele.domain.model.schema import change_log_of
 from stele.domain.ring.ranges import Range
 from stele.domain.rules.cdc import CdcOptions, cdc_of, check_time, confidence_ms, is_captured
@@ -67,18 +64,6 @@ DEFAULT_WINDOW_MS: Final = confidence_ms(DATA_TIMEOUT_S)
 _DONE: Final = Answer(Code.OK)
 
 
-class VersionsInUse(AgentState, Protocol):
-    """The versions and sessions that this node uses, as its acks report them.
-
-    The agent implements it.
-    """
-
-    def hold(self, version: int, data_id: str, token: int) -> Hold: ...
-    def release(self, hold: Hold) -> None: ...
-    async def wait_drained(self, version: int, timeout_s: float) -> None: ...
-    def enter(self, session: str) -> AbstractContextManager[SessionGuard]: ...
-
-
 class LocalReplica:
     """This node's own data, as operations of any node access it."""
 
@@ -87,7 +72,7 @@ class LocalReplica:
         node_id: str,
         follower: LogFollower,
         routing: Routing,
-        in_use: VersionsInUse,
+        in_use: AgentState,
         store: SqliteStore,
         clock: HybridClock,
         rates: Rates,
@@ -102,7 +87,6 @@ class LocalReplica:
         self._rates = rates
         self._window_ms = window_ms
         self.judge = Judge(node_id, follower, routing, in_use, catch_up_limit_s)
-        self._sourcing = Sourcing(follower, in_use, self.judge)
 
     async def serve(self, ops: Sequence[AnyOp]) -> list[Answer]:
         """Answer each operation. The writes among them share one transaction."""
@@ -145,7 +129,7 @@ class LocalReplica:
         self, asked: Scan | Compare, work: Callable[[], Awaitable[A]], refused: type[A]
     ) -> A:
         try:
-            async with self._sourcing.giving(asked.epoch, asked.session):
+            async with self.judge.giving(asked.epoch, asked.session):
                 return await work()
         except NotGiven as error:
             return refused(code=error.code, text=str(error))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from hashlib import sha256
 from pathlib import Path
@@ -42,26 +42,21 @@ from stele.node.store import LOCK_TIMEOUT_S, CellPage, Cursor, SqliteStore, page
 # The write-ahead log keeps that state meanwhile.
 
 
-class Frozen:
-    """A reader of the store at one moment; see ``frozen``."""
-
-    def __init__(self, connection: sqlite3.Connection) -> None:
-        self._connection = connection
-
-    async def page(
-        self, spans: Sequence[Span], cursor: Cursor | None, limit_bytes: int
-    ) -> CellPage:
-        """Return rows of the spans after ``cursor``, until their size reaches the limit."""
-        work = asyncio.to_thread(page_in, self._connection, spans, cursor, limit_bytes)
-        return await uncancelled(asyncio.ensure_future(work))
+ReadPage = Callable[[Sequence[Span], Cursor | None, int], Awaitable[CellPage]]
+"""Returns rows of the spans after a cursor, until their size reaches a limit in bytes."""
 
 
 @asynccontextmanager
-async def frozen(store: SqliteStore) -> AsyncIterator[Frozen]:
+async def frozen(store: SqliteStore) -> AsyncIterator[ReadPage]:
     """Read the store's state at this moment inside the block, over a separate connection."""
     connection = await asyncio.to_thread(_begin_reading, store.path)
+
+    async def page(spans: Sequence[Span], cursor: Cursor | None, limit_bytes: int) -> CellPage:
+        work = asyncio.to_thread(page_in, connection, spans, cursor, limit_bytes)
+        return await uncancelled(asyncio.ensure_future(work))
+
     try:
-        yield Frozen(connection)
+        yield page
     finally:
         await uncancelled(asyncio.ensure_future(asyncio.to_thread(connection.close)))
 
@@ -183,9 +178,9 @@ class Snapshotter:
         cursor: Cursor | None = None
         span = Span(of.data_id, row.start, row.end)
         spans = placed(self._follower.image, of.node_id, [span])
-        async with frozen(self._store) as now:
+        async with frozen(self._store) as read_page:
             while True:
-                page = await now.page(spans, cursor, PAGE_BYTES)
+                page = await read_page(spans, cursor, PAGE_BYTES)
                 guard.check()
                 rows += page.rows
                 size_bytes += page.size_bytes

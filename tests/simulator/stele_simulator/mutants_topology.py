@@ -8,7 +8,7 @@ import msgspec
 
 from stele.agent import cleanup
 from stele.agent.cleanup import Cleaner
-from stele.agent.judging import Sourcing
+from stele.agent.judging import Judge
 from stele.agent.orders import OrderProgress
 from stele.agent.pulling import Puller
 from stele.domain.context import Context
@@ -204,11 +204,11 @@ def stream_from_a_source_that_is_behind(patch: Patch) -> None:
 
     @asynccontextmanager
     async def giving(self: Any, epoch: int, session: str) -> AsyncIterator[None]:
-        with self._in_use.enter(session) as guard:
+        with self._state.enter(session) as guard:
             yield
             guard.check()
 
-    patch.attribute(Sourcing, "giving", giving)
+    patch.attribute(Judge, "giving", giving)
 
 
 @planted(STORY)
