@@ -40,15 +40,12 @@ from stele.domain.tablets.maps import held_by, read_from
 from tests.coordinator.stories import reach, status_of
 from tests.coordinator.test_tablets import TABLE, tablets, with_table
 from tests.coordinator.world import World
+from tests.domain.epochs import code_of
 from tests.domain.load_of import Rate, even, loads_of
 
 VIEW = "music.songs_by_band"
 STATE = TransitionState
 TARGET = 1000
-
-
-def code(refused: Rejection | None) -> str:
-    return "" if refused is None else refused.code
 
 
 def row(world: World, name: str) -> Table:
@@ -93,7 +90,7 @@ def test_invalid_colocation_is_refused() -> None:
 
     def refusal(name: str, base: str, **options: object) -> str:
         asked = CreateTable(name, TableOptions(**options), colocated_with=base)  # type: ignore[arg-type]
-        return code(world.apply(asked))
+        return code_of(world.apply(asked))
 
     assert refusal("ring.u", "ring.t") == "no_tablets"
     assert refusal("music.u", "other.t") == "other_keyspace"
@@ -112,13 +109,13 @@ def test_options_of_a_group_must_be_compatible() -> None:
     assert world.apply(AlterTable(TABLE, TableOptions(min_tablet_count=8))) is None
     few = TableOptions(max_tablet_count=4)
     asked = CreateTable("music.u", few, colocated_with=TABLE)
-    assert code(world.apply(asked)) == "bad_table_options"
-    assert code(world.apply(AlterTable(VIEW, few))) == "bad_table_options"
+    assert code_of(world.apply(asked)) == "bad_table_options"
+    assert code_of(world.apply(AlterTable(VIEW, few))) == "bad_table_options"
     repaired = TableOptions(auto_repair_enabled="on")
-    assert code(world.apply(AlterTable(VIEW, repaired))) == "bad_table_options"
+    assert code_of(world.apply(AlterTable(VIEW, repaired))) == "bad_table_options"
     assert world.apply(AlterTable(VIEW, TableOptions(max_tablet_count=8))) is None
     many = TableOptions(min_tablet_count=16, auto_repair_enabled="on")
-    assert code(world.apply(AlterTable(TABLE, many))) == "bad_table_options"
+    assert code_of(world.apply(AlterTable(TABLE, many))) == "bad_table_options"
     assert world.apply(AlterTable(TABLE, repaired)) is None
 
 
@@ -136,9 +133,9 @@ def test_base_table_is_dropped_last_and_takes_no_new_tables_meanwhile() -> None:
     assert not world.image.schema.colocated
     assert world.apply(DropTable(TABLE)) is None
     asked = CreateTable(VIEW, colocated_with=TABLE)
-    assert code(world.apply(asked)) == "table_being_dropped", "also before it has begun"
+    assert code_of(world.apply(asked)) == "table_being_dropped", "also before it has begun"
     world.until(lambda: row(world, TABLE).dropped_version, "the drop")
-    assert code(world.apply(asked)) == "table_being_dropped"
+    assert code_of(world.apply(asked)) == "table_being_dropped"
     world.run()
     assert not world.image.schema.tables
     assert {*world.image.ring.placements} == set()
@@ -188,7 +185,7 @@ def test_new_replica_streams_each_table_that_existed_at_the_order(
 def test_tablet_of_a_group_has_one_move_or_repair_at_a_time() -> None:
     world = with_view()
     assert world.apply(MoveTablets((elsewhere(world, 0, VIEW),)), "move") is None
-    assert code(world.apply(MoveTablets((elsewhere(world, 0, TABLE),)))) == "tablet_moves"
+    assert code_of(world.apply(MoveTablets((elsewhere(world, 0, TABLE),)))) == "tablet_moves"
     both = (elsewhere(world, 1, VIEW), elsewhere(world, 1, TABLE))
     before = {*world.image.requests.open}
     assert world.apply(MoveTablets(both)) is None
@@ -197,13 +194,13 @@ def test_tablet_of_a_group_has_one_move_or_repair_at_a_time() -> None:
     assert status_of(world, "move") is RequestStatus.DONE
     assert world.apply(RepairTablets((TabletRepair(table=VIEW, tablet=2),)), "repair") is None
     again = RepairTablets((TabletRepair(table=TABLE, tablet=2),))
-    assert code(world.apply(again)) == "tablet_is_repaired"
+    assert code_of(world.apply(again)) == "tablet_is_repaired"
     world.run()
     base = row(world, TABLE).table_id
     assert [bool(at) for at in world.image.repairs.of(base, 4)] == [False, False, True, False]
     assert {*world.image.repairs.tables} == {base}
     assert world.apply(RepairTable(VIEW), "all") is None
-    assert code(world.apply(RepairTable(TABLE))) == "table_is_repaired"
+    assert code_of(world.apply(RepairTable(TABLE))) == "table_is_repaired"
     world.balances = True
     world.until(lambda: status_of(world, "all") is RequestStatus.DONE, "the repair of both")
     world.balances = False
@@ -213,7 +210,7 @@ def test_tablet_of_a_group_has_one_move_or_repair_at_a_time() -> None:
     world.run()
     assert world.image.repairs.of(base, 4).min() > 0, "what is written since was never lacking"
     assert world.apply(ResizeTable(VIEW, 8), "resize") is None
-    assert code(world.apply(ResizeTable(TABLE, 8))) == "table_resizes"
+    assert code_of(world.apply(ResizeTable(TABLE, 8))) == "table_resizes"
     world.run()
     assert len(tablets(world, VIEW)) == 8 and len(world.image.repairs.of(base, 8)) == 8
     assert world.apply(DropTable(VIEW)) is None
@@ -345,10 +342,6 @@ def test_loads_of_a_group_are_summed_and_shown_per_table() -> None:
         assert found.why.endswith(" (2 tables together)")
     assert not isinstance(why_there(world.image, VIEW, 1), Rejection)
     assert code_of(why_there(world.image, "music.no", 1)) == "unknown_table"
-
-
-def code_of(found: object) -> str:
-    return found.code if isinstance(found, Rejection) else ""
 
 
 @pytest.mark.parametrize("name", [TABLE, VIEW])

@@ -7,6 +7,7 @@ from stele.domain.names import NodeState, RequestStatus
 from tests.coordinator.stories import error_of, status_of
 from tests.coordinator.test_move import rows, serve_ring
 from tests.coordinator.world import World, empty_cluster
+from tests.domain.epochs import code_of
 
 
 def cluster(**nodes: str) -> World:
@@ -28,8 +29,7 @@ def test_new_dc_changes_no_replicas_until_a_keyspace_names_it() -> None:
         return {tuple(sorted(row.reads)) for row in placement.rows}
 
     before = replicas()
-    early = world.apply(CreateKeyspace("both", {"dc1": 3, "dc2": 2}))
-    assert early is not None and early.code == "too_few_nodes"
+    assert code_of(world.apply(CreateKeyspace("both", {"dc1": 3, "dc2": 2}))) == "too_few_nodes"
     world.add("d1 e1", "dc2")
     world.run()
     assert replicas() == before

@@ -18,6 +18,7 @@ from stele.domain.names import RequestStatus, TransitionState
 from stele.domain.topology.planning import plan_group
 from tests.coordinator.stories import error_of, joining, reach, spread, status_of, undoing
 from tests.coordinator.world import SimNode, World, empty_cluster, three_nodes
+from tests.domain.epochs import code_of
 
 STATE = TransitionState
 
@@ -199,8 +200,7 @@ def test_second_generation_request_is_refused_and_names_the_first() -> None:
 
 
 def test_generation_without_tokens_is_refused() -> None:
-    refused = empty_cluster().apply(NewCdcGeneration())
-    assert refused is not None and refused.code == "no_tokens_yet"
+    assert code_of(empty_cluster().apply(NewCdcGeneration())) == "no_tokens_yet"
 
 
 def test_request_cancelled_at_the_barrier_leaves_no_generation() -> None:

@@ -32,6 +32,7 @@ from tests.coordinator.test_dry_run import planned
 from tests.coordinator.test_tablet_replication import CHANGE, KEYSPACE, done
 from tests.coordinator.test_tablets import TABLE, tablets
 from tests.coordinator.world import World, empty_cluster
+from tests.domain.epochs import code_of
 
 Racks = dict[str, tuple[str, ...]]
 SIX = "dc1/r1/a1 dc1/r1/a2 dc1/r2/b1 dc1/r2/b2 dc1/r3/c1 dc1/r3/c2"
@@ -79,10 +80,6 @@ def racks_of(image: Image, row: RangeReplicas, dc: str = "dc1") -> tuple[str, ..
 
 def all_racks(world: World, dc: str = "dc1") -> set[tuple[str, ...]]:
     return {racks_of(world.image, row, dc) for row in tablets(world)}
-
-
-def code_of(refused: Rejection | None) -> str:
-    return "" if refused is None else refused.code
 
 
 def in_service(world: World) -> list[tuple[Image, RangeReplicas]]:

@@ -142,3 +142,8 @@ def remembered(epochs: Iterable[Epoch]) -> list[Image]:
     for epoch in as_asked_by_uuid(epochs):
         found.append(evolve(found[-1], epoch))
     return found
+
+
+def code_of(found: object) -> str:
+    """Return the code of a rejection, or an empty string."""
+    return found.code if isinstance(found, Rejection) else ""

@@ -16,6 +16,7 @@ from stele.domain.commands import (
 )
 from stele.domain.model.features import FeaturesEnabled
 from stele.domain.names import NodeState, RequestStatus
+from tests.domain.epochs import code_of
 from tests.domain.history import History, join, three_nodes
 
 change = msgspec.structs.replace
@@ -119,10 +120,8 @@ def test_rejected_node_id_and_data_directory_are_never_reused() -> None:
     assert history.image.requests.requests["join-n4"].status is RequestStatus.CANCELLED
     node = history.image.node("n4")
     assert node is not None and node.state is NodeState.LEFT
-    again = history.apply(change(join(4, "r1"), host_id="new"))
-    assert again is not None and again.code == "node_left"
-    other = history.apply(change(join(5, "r1"), host_id="host-n4"))
-    assert other is not None and other.code == "host_id_used"
+    assert code_of(history.apply(change(join(4, "r1"), host_id="new"))) == "node_left"
+    assert code_of(history.apply(change(join(5, "r1"), host_id="host-n4"))) == "host_id_used"
     replacing = Replace(
         node_id="n5",
         replaced_id="n1",
@@ -132,8 +131,7 @@ def test_rejected_node_id_and_data_directory_are_never_reused() -> None:
         rack="r1",
         host_id="host-n4",
     )
-    refused = history.apply(replacing)
-    assert refused is not None and refused.code == "host_id_used"
+    assert code_of(history.apply(replacing)) == "host_id_used"
     assert history.apply(change(join(5, "r1"), address="http://n4")) is None
 
 

@@ -35,7 +35,7 @@ from stele.domain.snapshot import image_to_facts
 from stele.domain.staging import Part
 from stele.log.record_builder import in_parts
 from tests.coordinator.world import World
-from tests.domain.epochs import AT_MS, LOG_ID, History
+from tests.domain.epochs import AT_MS, LOG_ID, History, code_of
 from tests.domain.history import join, three_nodes
 from tests.domain.overrides.overriding import ask, content_of, load, revert
 
@@ -69,23 +69,19 @@ def freeze(history: History, actor: str = "ada") -> None:
     assert ask(history, RestrictCommits(mode=CommitMode.FROZEN), "freeze", actor) is None
 
 
-def code(refused: Rejection | None) -> str:
-    return "" if refused is None else refused.code
-
-
 def test_override_of_an_open_log_is_refused() -> None:
     history = shop()
-    assert code(revert(history, history.images[-2])) == "log_is_open"
+    assert code_of(revert(history, history.images[-2])) == "log_is_open"
 
 
 def test_only_the_actor_who_restricted_the_log_may_override_it() -> None:
     history = shop()
     freeze(history, "bob")
-    assert code(revert(history, history.images[-2])) == "not_yours"
+    assert code_of(revert(history, history.images[-2])) == "not_yours"
     history = shop()
     single = RestrictCommits(mode=CommitMode.SINGLE_USER, actor="ada")
     assert ask(history, single, "single", "bob") is None
-    assert code(revert(history, history.images[-2])) == ""
+    assert code_of(revert(history, history.images[-2])) == ""
 
 
 def test_frozen_log_accepts_only_overrides() -> None:
@@ -106,12 +102,12 @@ def test_override_needs_a_reason_an_epoch_and_a_state() -> None:
     freeze(history)
     known = content_of(history.images[-2])
     good = RevertState(to_epoch=history.images[-2].epoch, content=known)
-    assert code(ask(history, good, "1", reason="")) == "reason_missing"
+    assert code_of(ask(history, good, "1", reason="")) == "reason_missing"
     for to_epoch, content in ((0, known), (10**9, known), (1, b"")):
         command = RevertState(to_epoch=to_epoch, content=content)
-        assert code(ask(history, command, f"2{to_epoch}{len(content)}")) == "unknown_epoch"
+        assert code_of(ask(history, command, f"2{to_epoch}{len(content)}")) == "unknown_epoch"
     for number, content in enumerate((b"", b"x", packed_state(())[:-2], packed_state(())[2:])):
-        assert code(ask(history, LoadState(content=content), f"3{number}")) == "no_state"
+        assert code_of(ask(history, LoadState(content=content), f"3{number}")) == "no_state"
 
 
 def test_override_that_drops_rows_needs_accept_loss() -> None:
@@ -228,7 +224,7 @@ def test_state_with_an_open_transition_cannot_be_restored() -> None:
     world.run()
     freeze(history)
     history._judge = None
-    assert code(revert(history, then)) == "not_at_rest"
+    assert code_of(revert(history, then)) == "not_at_rest"
 
 
 def test_override_removes_a_joined_node_and_keeps_a_left_node_out() -> None:
@@ -242,13 +238,13 @@ def test_override_removes_a_joined_node_and_keeps_a_left_node_out() -> None:
     assert revert(history, with_three) is None
     assert history.image.membership.nodes["n4"].state is NodeState.LEFT
     history._outcomes.clear()
-    assert code(revert(history, with_four)) == "node_left"
+    assert code_of(revert(history, with_four)) == "node_left"
 
 
 def loaded(state: Image) -> str:
     history = shop()
     freeze(history)
-    return code(load(history, state))
+    return code_of(load(history, state))
 
 
 def test_loaded_file_cannot_change_the_identity_of_entities() -> None:
@@ -346,20 +342,20 @@ def test_cluster_starts_from_a_dump_and_opens() -> None:
 def test_only_a_cluster_founded_frozen_starts_from_a_dump_and_only_once() -> None:
     image = shop().image
     again = LoadState(content=content_of(image), founds=True)
-    assert code(ask(begun(image), again, "again")) == "not_empty"
+    assert code_of(ask(begun(image), again, "again")) == "not_empty"
     history = History()
     assert ask(history, FoundCluster("green/1", LOG_ID.hex()), "found") is None
-    assert code(ask(history, again, "again")) == "not_empty"
+    assert code_of(ask(history, again, "again")) == "not_empty"
     frozen = shop()
     freeze(frozen)
-    assert code(ask(frozen, again, "again")) == "not_empty"
+    assert code_of(ask(frozen, again, "again")) == "not_empty"
 
 
 def announce(history: History, host_id: str, claims: str = "") -> str:
     command = AnnounceNode(
         node_id="n1", address="http://new", host_id=host_id, claims_host_id=claims
     )
-    return code(ask(history, command, f"{host_id}/{claims}", "node n1"))
+    return code_of(ask(history, command, f"{host_id}/{claims}", "node n1"))
 
 
 def test_unclaimed_node_is_claimed_once_by_its_host_id() -> None:
@@ -438,7 +434,7 @@ def test_load_of_mutated_facts_is_decided_without_an_error() -> None:
         history = shop()
         freeze(history)
         command = LoadState(content=packed_state(each), accept_loss=True)
-        codes.add(code(ask(history, command, f"load{number}")))
+        codes.add(code_of(ask(history, command, f"load{number}")))
     assert {"", "no_state"} <= codes
 
 
@@ -452,7 +448,7 @@ def test_load_of_mutated_facts_is_decided_without_an_error() -> None:
 def test_deeply_nested_content_is_no_state(content: bytes) -> None:
     history = shop()
     freeze(history)
-    assert code(ask(history, LoadState(content=zlib.compress(content)), "x")) == "no_state"
+    assert code_of(ask(history, LoadState(content=zlib.compress(content)), "x")) == "no_state"
 
 
 def test_number_too_large_for_a_record_is_no_state() -> None:
@@ -462,7 +458,7 @@ def test_number_too_large_for_a_record_is_no_state() -> None:
     history = shop()
     freeze(history)
     far = LoadState(content=content_of(state), of_epoch=1 << 70)
-    assert code(ask(history, far, "x")) == "no_state"
+    assert code_of(ask(history, far, "x")) == "no_state"
 
 
 def test_cluster_cannot_start_above_all_versions() -> None:
@@ -473,7 +469,7 @@ def test_cluster_cannot_start_above_all_versions() -> None:
     found = FoundCluster("green/1", LOG_ID.hex(), begin_frozen=True)
     assert ask(history, found, "found") is None
     begin = LoadState(content=content_of(high), founds=True, of_epoch=state.epoch)
-    assert code(ask(history, begin, "begin")) == "unsound_state"
+    assert code_of(ask(history, begin, "begin")) == "unsound_state"
     again = LoadState(content=content_of(state), founds=True, of_epoch=state.epoch)
     assert ask(history, again, "again") is None
 
@@ -502,7 +498,7 @@ def test_unsafe_setting_is_restored_only_with_accept_loss() -> None:
     unsafe = history.image
     assert history.apply(SetSetting(name, "")) is None
     freeze(history)
-    assert code(revert(history, unsafe, accept_loss=False)) == "rows_would_be_lost"
+    assert code_of(revert(history, unsafe, accept_loss=False)) == "rows_would_be_lost"
     history._outcomes.clear()
     assert revert(history, unsafe) is None
     assert history.image.features.settings[name] == value
@@ -512,4 +508,4 @@ def test_rows_that_name_nodes_without_numbers_are_no_state() -> None:
     facts = [f for f in image_to_facts(shop().image) if type(f).__name__ != "NodeNumbered"]
     history = shop()
     freeze(history)
-    assert code(ask(history, LoadState(content=packed_state(facts)), "x")) == "no_state"
+    assert code_of(ask(history, LoadState(content=packed_state(facts)), "x")) == "no_state"

@@ -17,7 +17,6 @@ from stele.domain.commands import (
     Join,
     Leave,
     MoveTablets,
-    Rejection,
     RepairTable,
     ResizeTable,
     SwitchBalancingOff,
@@ -30,6 +29,7 @@ from stele.domain.tablets.maps import apart, new_map
 from stele.domain.topology.operations.table import OPERATIONS
 from tests.coordinator.stories import reach, status_of
 from tests.coordinator.world import World, empty_cluster
+from tests.domain.epochs import code_of
 
 TABLE = "music.songs"
 STATE = TransitionState
@@ -73,10 +73,6 @@ def spread(counts: Counter[int]) -> int:
 def within(tablet: int, node: str, shard: int = -1) -> MoveTablets:
     move = TabletMove(table=TABLE, tablet=tablet, from_node=node, to_node=node, to_shard=shard)
     return MoveTablets((move,))
-
-
-def code(refused: Rejection | None) -> str:
-    return "" if refused is None else refused.code
 
 
 def on_shard(world: World, node: str, shard: int) -> list[int]:
@@ -151,7 +147,7 @@ def test_rows_without_shards_store_none() -> None:
 def test_invalid_move_within_a_node_is_refused(command: MoveTablets, expected: str) -> None:
     world = with_shards("a1*2 b1*2 c1", 4)
     assert [row.reads[0] for row in rows(world)][:2] == ["a1", "c1"], "as these rows expect"
-    assert code(world.apply(command)) == expected
+    assert code_of(world.apply(command)) == expected
 
 
 @pytest.mark.parametrize("shards", [0, -1, MAX_SHARDS + 1])
@@ -166,7 +162,7 @@ def test_invalid_number_of_shards_is_refused(shards: int) -> None:
         host_id="h",
         shards=shards,
     )
-    assert code(world.apply(asked)) == "bad_shards"
+    assert code_of(world.apply(asked)) == "bad_shards"
 
 
 def test_move_without_a_shard_goes_to_the_emptiest_shard() -> None:
@@ -178,7 +174,7 @@ def test_move_without_a_shard_goes_to_the_emptiest_shard() -> None:
     asked = [world.image.requests.requests[name] for name in ("one", "two")]
     assert [request.to_shard for request in asked] == [1, 2]
     assert {request.kind for request in asked} == {RequestKind.INTRANODE_MIGRATION}
-    assert code(world.apply(within(first, "a1", 2))) == "tablet_moves"
+    assert code_of(world.apply(within(first, "a1", 2))) == "tablet_moves"
     world.run()
     assert held(world)["a1"][1] == held(world)["a1"][2] == 1
 

@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stele.domain.balancer.proposals import expired, standing_still
-from stele.domain.base import Rejection
 from stele.domain.commands import (
     AnyCommand,
     CreateKeyspace,
@@ -30,6 +29,7 @@ from stele.domain.names import BALANCER, RequestStatus
 from stele.domain.rules.schema import all_off, off_for
 from tests.coordinator.test_tablets import TABLE, tablets, with_table
 from tests.coordinator.world import World
+from tests.domain.epochs import code_of
 
 BANDS = "music.bands"
 SCOPES = ("", "music", TABLE)
@@ -52,10 +52,6 @@ def free_move(world: World, tablet: int, source: str = "", table: str = TABLE) -
     row = tablets(world, table)[tablet]
     target = min({*world.nodes} - {*row.reads})
     return TabletMove(table=table, tablet=tablet, from_node=source or row.reads[0], to_node=target)
-
-
-def code(refused: Rejection | None) -> str:
-    return "" if refused is None else refused.code
 
 
 @pytest.mark.parametrize("scope", SCOPES)
@@ -139,7 +135,7 @@ def test_switch_records_time_actor_and_reason_and_can_be_set_again() -> None:
     ((_, again),) = all_off(world.image.schema)
     assert (again.off_since, again.until_ms) == (world.image.epoch, 0)
     stale = SwitchBalancingOn("music", first.off_since)
-    assert code(world.apply(stale)) == "switched_meanwhile"
+    assert code_of(world.apply(stale)) == "switched_meanwhile"
     assert world.apply(SwitchBalancingOn("music", again.off_since)) is None
     assert all_off(world.image.schema) == []
 

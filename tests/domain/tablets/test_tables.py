@@ -8,7 +8,6 @@ import msgspec
 import pytest
 
 from stele.domain.balancer.proposals import proposal
-from stele.domain.base import Rejection
 from stele.domain.commands import (
     AlterTable,
     AnyCommand,
@@ -37,6 +36,7 @@ from stele.domain.topology.operations.tablet_migration import MAX_MOVES
 from tests.coordinator.stories import status_of
 from tests.coordinator.test_tablets import TABLE, tablets, with_table
 from tests.coordinator.world import World, three_nodes
+from tests.domain.epochs import code_of
 
 
 def with_tablets(initial: int = 8, rf: int = 2) -> World:
@@ -50,10 +50,6 @@ def table(world: World, name: str = "music.songs") -> Table:
     found = world.image.schema.table_named(name)
     assert found is not None
     return found
-
-
-def code(refused: Rejection | None) -> str:
-    return "" if refused is None else refused.code
 
 
 def test_new_table_is_even_and_served_under_its_full_name() -> None:
@@ -94,11 +90,11 @@ def test_name_is_free_once_the_drop_is_done() -> None:
     world = with_tablets()
     assert world.apply(CreateTable("music.songs")) is None
     first = table(world).table_id
-    assert code(world.apply(CreateTable("music.songs"))) == "table_exists"
+    assert code_of(world.apply(CreateTable("music.songs"))) == "table_exists"
     assert world.apply(DropTable("music.songs")) is None
-    assert code(world.apply(DropTable("music.songs"))) == "table_being_dropped"
+    assert code_of(world.apply(DropTable("music.songs"))) == "table_being_dropped"
     world.until(lambda: table(world).dropped_version, "the drop")
-    assert code(world.apply(CreateTable("music.songs"))) == "table_being_dropped"
+    assert code_of(world.apply(CreateTable("music.songs"))) == "table_being_dropped"
     world.run()
     assert world.image.schema.table_named("music.songs") is None
     assert not [name for name in world.image.ring.placements if name.endswith(first)]
@@ -170,19 +166,19 @@ def test_alter_keeps_options_that_it_does_not_name() -> None:
     assert table(world).options == TableOptions(min_tablet_count=4, auto_repair_enabled="on")
     assert world.apply(AlterTable(name, reset=("min_tablet_count",))) is None
     assert table(world).options == TableOptions(auto_repair_enabled="on")
-    assert code(world.apply(AlterTable(name))) == "no_option_named"
+    assert code_of(world.apply(AlterTable(name))) == "no_option_named"
     for reset in ("nonsense", "max_tablet_count"):
         both = AlterTable(name, TableOptions(max_tablet_count=8), (reset,))
-        assert code(world.apply(both)) == "bad_table_options"
+        assert code_of(world.apply(both)) == "bad_table_options"
     assert table(world).options == TableOptions(auto_repair_enabled="on")
 
 
 def test_options_without_effect_are_refused() -> None:
     world, name = with_tablets(), "library.books"
     options = TableOptions(auto_repair_enabled="on")
-    assert code(world.apply(CreateTable(name, options))) == "no_tablets"
+    assert code_of(world.apply(CreateTable(name, options))) == "no_tablets"
     assert world.apply(CreateTable(name)) is None
-    assert code(world.apply(AlterTable(name, options))) == "no_tablets"
+    assert code_of(world.apply(AlterTable(name, options))) == "no_tablets"
 
 
 def test_options_are_changed_and_checked() -> None:
@@ -197,7 +193,7 @@ def test_options_are_changed_and_checked() -> None:
         TableOptions(expected_data_size_in_gb=2**40),
         TableOptions(min_tablet_count=9, max_tablet_count=8),
     ):
-        assert code(world.apply(AlterTable("music.songs", wrong))) == "bad_table_options"
+        assert code_of(world.apply(AlterTable("music.songs", wrong))) == "bad_table_options"
 
 
 def move(**other: object) -> MoveTablets:
@@ -233,8 +229,8 @@ def test_invalid_table_command_is_refused(command: AnyCommand, expected: str) ->
     world = with_tablets(rf=3)
     for name in ("music.songs", "library.books"):
         assert world.apply(CreateTable(name)) is None
-    assert code(world.apply(command)) == expected
-    assert code(world.apply(move(to_node="b1"))) == "other_replicas", "all three have it already"
+    assert code_of(world.apply(command)) == expected
+    assert code_of(world.apply(move(to_node="b1"))) == "other_replicas", "all three have it already"
 
 
 def test_moving_tablet_cannot_be_moved_again() -> None:
@@ -244,8 +240,8 @@ def test_moving_tablet_cannot_be_moved_again() -> None:
     (free,) = {"a1", "b1", "c1"} - {*row.reads}
     one, other = (move(from_node=node, to_node=free) for node in row.reads)
     assert world.apply(one) is None
-    assert code(world.apply(other)) == "tablet_moves"
-    assert code(world.apply(one)) == "tablet_moves"
+    assert code_of(world.apply(other)) == "tablet_moves"
+    assert code_of(world.apply(one)) == "tablet_moves"
     world.run()
     assert free in world.image.ring.placements[table(world).placement].rows[0].reads
 
@@ -264,6 +260,5 @@ def test_tablet_does_not_move_to_a_node_before_its_cleanup() -> None:
     assert {each.move.to_node for each in proposal(world.image).moves} == {"d1"}
     marked = msgspec.structs.replace(world.image.membership.nodes["d1"], cleanup_since=7)
     image = apply_facts(world.image, [NodeChanged(marked)])
-    refused = check_move(image, table, move)
-    assert refused is not None and refused.code == "cleanup_pending"
+    assert code_of(check_move(image, table, move)) == "cleanup_pending"
     assert not proposal(image).moves
