@@ -1,17 +1,23 @@
-"""Known bugs of change logs: changes that are not logged, not streamed, in a wrong stream, or not read."""
+"""Known bugs of change logs and their generations."""
+
+from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from msgspec.structs import replace
 
 from stele.agent import pulling
+from stele.domain.context import Context
 from stele.domain.image import Image
+from stele.domain.model.cdc import CdcFact, CdcGenerationCommitted
 from stele.domain.model.cdc_streams import Generation
 from stele.domain.rules import cdc
 from stele.domain.rules.cdc import ChangeStream
+from stele.domain.rules.ring import ring_now
 from stele.domain.tablets.maps import range_of
+from stele.domain.topology import steps
 from stele.node import change_log
 from stele.node.cells import StoredCell
 from stele.node.change_log import Capture, ChangePage, LoggedChange, log_row
@@ -22,6 +28,9 @@ from stele.node.store import SqliteStore
 from stele.node.wire import Answer, AnyOp, ReadChanges, Write
 from stele_simulator.patching import Patch
 from stele_simulator.planting import STORY, planted
+
+# Known bugs of change logs: changes that are not logged, not streamed, in a wrong stream, or not
+# read.
 
 
 @planted(STORY, rule="D1")
@@ -194,3 +203,36 @@ def pages_are_read_backwards(patch: Patch) -> None:
         return found[::-1], upto_us
 
     patch.function(plain, backwards)
+
+
+# Planted bugs of CDC generations: what they count, when they are committed, and what is left
+# behind.
+
+
+@planted(STORY)
+def generation_forgets_who_joins(patch: Patch) -> None:
+    """A CDC generation counts only the tokens of the ring before the join that it is made for."""
+    patch.attribute(steps, "tokens_of_streams", lambda image: {*ring_now(image).tokens})
+
+
+@planted(STORY)
+def generation_is_committed_unseen(patch: Patch) -> None:
+    """A CDC generation is committed by the epoch that writes it: no barrier comes between."""
+    plain = cdc.written
+
+    def at_once(context: Context, transition_id: str, tokens: Iterable[int]) -> Iterator[CdcFact]:
+        facts = [*plain(context, transition_id, tokens)]
+        yield from facts
+        yield CdcGenerationCommitted(facts[0].generation_id, context.at_ms, context.epoch)
+
+    patch.attribute(steps, "written", at_once)
+
+
+@planted(STORY)
+def undone_generation_is_left(patch: Patch) -> None:
+    """The generation of an undone operation stays."""
+
+    def nothing(image: Image, transition_id: str) -> tuple[CdcFact, ...]:
+        return ()
+
+    patch.attribute(steps, "abandoned", nothing)

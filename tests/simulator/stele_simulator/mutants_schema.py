@@ -1,18 +1,30 @@
-"""Known bugs of decisions on the schema: objects in use, names, column ids, versions and batches."""
+"""Known bugs of the schema: keyspaces, tables, columns and their rows."""
 
-from collections.abc import Iterable, Sequence
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+import msgspec
 from msgspec.structs import replace
 
+from stele.agent.judging import Judge, JudgedRequest
+from stele.coordinator import openings
 from stele.domain import registry
 from stele.domain.base import Rejected
 from stele.domain.context import Context, Decision
 from stele.domain.ddl import alter, alter_tables, alter_types, tables
+from stele.domain.ddl import keyspaces as schema_decisions
 from stele.domain.facts import AnyFact
 from stele.domain.image import Image
 from stele.domain.model import schema as c
-from stele.domain.model.schema import Keyspace, SchemaImage, Table, TableSchemaChanged
+from stele.domain.model.schema import (
+    Keyspace,
+    KeyspaceChanged,
+    SchemaImage,
+    Table,
+    TableSchemaChanged,
+)
 from stele.domain.model.schema_objects import (
     Column,
     CqlType,
@@ -21,9 +33,24 @@ from stele.domain.model.schema_objects import (
     parse_argument,
     parse_type,
 )
+from stele.domain.model.transitions import Transition
+from stele.domain.names import RequestKind
+from stele.domain.ring import transition
+from stele.domain.ring.quorum import blocking
+from stele.domain.ring.transition import TransitionRow
 from stele.domain.rules import schema as checks
+from stele.domain.topology import planning
+from stele.domain.topology.operations.replication import to_shared_placement
+from stele.domain.topology.planning import Locks, locks, moving_placements, needs
+from stele.node import cells, coordinate, cql_values, store, table_rows
+from stele.node import http as node_http
+from stele.node.cells import Cell, StoredCell, content_of
+from stele.node.coordinate import Coordination, _check_member, _check_serving
+from stele.node.table_rows import DataPath, TableRows
 from stele_simulator.patching import Patch
-from stele_simulator.planting import STORY, planted
+from stele_simulator.planting import RUN, STORY, change_operation, planted
+
+# Known bugs of decisions on the schema: objects in use, names, column ids, versions and batches.
 
 
 def _decide(patch: Patch, kind: type[c.SchemaChange], decide: Any) -> None:
@@ -244,3 +271,262 @@ def views_keep_the_old_names(patch: Patch) -> None:
         return ()
 
     patch.function(alter_tables._views_altered, none)
+
+
+# Known bugs about changes of replication: who needs which data, whose quorums count, and what is
+# fenced.
+
+
+def _change(patch: Patch, **parts: Any) -> None:
+    change_operation(patch, RequestKind.KEYSPACE_RF_CHANGE, **parts)
+
+
+@planted(RUN, rule="I5")
+def who_stays_is_given_nothing(patch: Patch) -> None:
+    """When replicas are removed, the others pull nothing, although they may lack acknowledged writes."""
+    patch.attribute(TransitionRow, "receiving", TransitionRow.coming)
+
+
+@planted(STORY)
+def shrinking_needs_no_quorum_of_those_left(patch: Patch) -> None:
+    """While a range only loses replicas, a write needs no quorum on the other side."""
+    plain = transition._moving
+
+    def one_sided(row: TransitionRow, *, to_new: bool) -> Any:
+        read, written, asked, *shards = plain(row, to_new=to_new)
+        return read, written, () if {*row.new} < {*row.old} else asked, *shards
+
+    patch.attribute(transition, "_moving", one_sided)
+
+
+@planted(STORY, rule="I3")
+def change_of_placement_is_not_fenced(patch: Patch) -> None:
+    """The shared placement's versions alone say who is stale, and they know nothing of the change."""
+
+    def plain(image: Image, done: Transition, replication: dict[str, int]) -> Iterable[Any]:
+        for fact in to_shared_placement(image, done, replication):
+            if isinstance(fact, KeyspaceChanged):
+                was = image.schema.by_id[fact.keyspace.keyspace_id].placed_version
+                yield KeyspaceChanged(replace(fact.keyspace, placed_version=was))
+            else:
+                yield fact
+
+    def on_done(image: Image, done: Transition, epoch: int) -> Iterable[Any]:
+        return plain(image, done, image.requests.requests[done.transition_id].replication)
+
+    _change(patch, on_done=on_done)
+
+
+@planted(STORY, rule="I7")
+def undone_change_counts_as_done(patch: Patch) -> None:
+    """A change that was cancelled gives the keyspace the replication that was asked for."""
+
+    def on_undone(image: Image, undone: Transition) -> Iterable[Any]:
+        wanted = image.requests.requests[undone.transition_id].replication
+        return to_shared_placement(image, undone, wanted)
+
+    _change(patch, on_undone=on_undone)
+
+
+@planted(STORY)
+def ring_moves_while_replication_changes(patch: Patch) -> None:
+    """Nodes come and go beside a change of replication, whose plan is of the ring without them."""
+    patch.function(moving_placements, lambda image: frozenset[str]())
+    patch.function(needs, lambda image, planned: locks(planned))
+    patch.attribute(planning, "_changes_tokens", lambda transition: False)
+    patch.attribute(planning, "_check_outcome", lambda image, later, planned: None)
+
+
+@planted(RUN, rule="I5")
+def who_stays_of_two_need_not_be_there(patch: Patch) -> None:
+    """The other's copy is given up for that of a node that is dead, since it has everything."""
+
+    def only_when_it_may_lack(row: TransitionRow) -> list[str]:
+        may_lack = len(row.new) < len(row.old) and blocking(len(row.old)) > 1
+        return [*row.new] if may_lack else row.coming()
+
+    patch.attribute(TransitionRow, "receiving", only_when_it_may_lack)
+
+
+@planted(STORY)
+def changes_of_replication_overtake_nodes(patch: Patch) -> None:
+    """A waiting request blocks those that change the same ranges, but not those that it waits for."""
+
+    first_meeting = openings._Queue.first_meeting
+
+    def same_ranges(earlier: Any, mine: Locks, want: Locks) -> str:
+        queue = openings._Queue()
+        queue._request_ids, queue._locks = earlier._request_ids, earlier._locks
+        return first_meeting(queue, {}, mine)
+
+    patch.attribute(openings._Queue, "first_meeting", same_ranges)
+
+
+@planted(STORY, rule="I7")
+def keyspaces_are_made_on_the_dead(patch: Patch) -> None:
+    """A new keyspace gets ranges without live replicas, which also block the removal of the dead node."""
+    patch.attribute(schema_decisions, "_check_can_be_written", lambda image, placement: None)
+
+
+# Known bugs of rows with columns: merges, values of dropped columns, refusals, and versions of
+# tables.
+
+
+@planted(STORY, rule="C1")
+def newer_row_wins_whole(patch: Patch) -> None:
+    """A merge keeps the newer version of a row, so that columns that only the other has are lost."""
+
+    def newer(one: Cell, other: Cell) -> Cell:
+        return max(one, other, key=lambda cell: cell.timestamp)
+
+    patch.function(cells.merged, newer)
+
+
+@planted(STORY, rule="C1")
+def replicas_overwrite_rows(patch: Patch) -> None:
+    """A replica stores the columns of a write, and forgets the others of the row."""
+
+    def overwritten(writer: Any, row: StoredCell) -> StoredCell:
+        return row
+
+    patch.function(store._merged_with_stored, overwritten)
+
+
+@planted(STORY, rule="C1")
+def reads_take_one_replicas_columns(patch: Patch) -> None:
+    """A read returns the row of the replica with the newest write, without the columns of the others."""
+
+    def one(found: list[Cell]) -> Cell:
+        return max(found, key=lambda cell: cell.timestamp)
+
+    patch.attribute(coordinate, "newest", one)
+
+
+@planted(STORY, rule="C1")
+def dropped_values_come_back(patch: Patch) -> None:
+    """A column that is added again shows the values of the dropped column of its name."""
+    plain = TableRows.document
+
+    def by_name(self: TableRows, path: DataPath, cell: Cell | None) -> bytes | None:
+        if cell is not None:
+            schema, content = self._schema, content_of(cell.value)
+            names = {each.column_id: each.name for each in schema.dropped_columns}
+            now = {each.name: each.column_id for each in schema.columns}
+            found = {each.column_id: each for each in content.columns}
+            for column_id, name in names.items():
+                if name in now and column_id in found and now[name] not in found:
+                    found[now[name]] = found[column_id]._replace(column_id=now[name])
+            cell = cells.row_cell(content.deleted_us, found.values())
+        return plain(self, path, cell)
+
+    patch.attribute(TableRows, "document", by_name)
+
+
+@planted(STORY, rule="C2")
+def unknown_columns_are_left_out(patch: Patch) -> None:
+    """A write of a column that does not exist is acknowledged without it."""
+    plain = TableRows._object
+
+    def known(self: TableRows, body: bytes) -> dict[str, object]:
+        found = plain(self, body)
+        return {name: each for name, each in found.items() if self._schema.column(name)}
+
+    patch.attribute(TableRows, "_object", known)
+
+
+@planted(STORY, rule="C2")
+def wrong_types_are_stored(patch: Patch) -> None:
+    """A value of another type is stored as zero."""
+    plain = cql_values.encode_value
+
+    def lenient(type_: CqlType, value: object, fields_of: Any) -> bytes:
+        try:
+            return plain(type_, value, fields_of)
+        except cql_values.ValueMismatch:
+            return bytes(4)
+
+    patch.attribute(table_rows, "encode_value", lenient)
+
+
+@planted(STORY, rule="C2")
+def old_fields_of_types_are_used(patch: Patch) -> None:
+    """A node keeps the fields that a type had when it first used it."""
+    plain, kept = TableRows._fields_of, dict[str, Sequence[TypeField]]()
+
+    def first(self: TableRows, name: str) -> Sequence[TypeField]:
+        return kept.setdefault(name, plain(self, name))
+
+    patch.attribute(TableRows, "_fields_of", first)
+
+
+@planted(STORY, rule="C2")
+def nodes_refuse_before_they_read_the_log(patch: Patch) -> None:
+    """A node refuses a column that it does not know, although the log has it."""
+
+    async def at_once(
+        self: Coordination, name: str, make: Callable[[Image], Any], until: float, at_least: int
+    ) -> tuple[Image, Any]:
+        if at_least > self._follower.image.epoch:
+            await self._read_up_to(at_least, until)
+        image = self._follower.image
+        _check_member(image, self._node_id)
+        if at_least > image.epoch:
+            raise coordinate._behind(image, at_least)
+        _check_serving(image, name)
+        return image, make(image)
+
+    patch.attribute(Coordination, "_made", at_once)
+
+
+@planted(STORY, rule="C2")
+def dropped_columns_are_shown(patch: Patch) -> None:
+    """A read shows the values of dropped columns too."""
+    plain = TableRows.document
+
+    def with_dropped(self: TableRows, path: DataPath, cell: Cell | None) -> bytes | None:
+        shown = plain(self, path, cell)
+        if shown is None:
+            return None
+        gone = {each.name: None for each in self._schema.dropped_columns}
+        return msgspec.json.encode({**gone, **msgspec.json.decode(shown)})
+
+    patch.attribute(TableRows, "document", with_dropped)
+
+
+@planted(STORY, rule="C3")
+def versions_of_clients_are_ignored(patch: Patch) -> None:
+    """A node serves a client by older columns than the version that the client names."""
+    patch.attribute(node_http, "table_version_of", lambda headers: 0)
+
+
+@planted(STORY, rule="C3")
+def replicas_do_not_mention_newer_columns(patch: Patch) -> None:
+    """A replica serves a sender with older columns, and does not answer that there are newer ones."""
+
+    def none(self: Judge, request: JudgedRequest) -> int:
+        return 0
+
+    patch.attribute(Judge, "newer_table_version", none)
+
+
+@planted(STORY, rule="C3")
+def senders_do_not_read_newer_columns(patch: Patch) -> None:
+    """A node that learns of newer columns continues with its own, without reading the log."""
+
+    async def nothing(self: Coordination, epoch: int, until: float) -> None:
+        return None
+
+    patch.attribute(Coordination, "_read_up_to", nothing)
+
+
+@planted(STORY, rule="C3")
+def replicas_serve_newer_columns_unread(patch: Patch) -> None:
+    """A replica serves a sender with newer columns without reading the log, so that it forgets them."""
+
+    def by_versions_alone(self: Judge, request: JudgedRequest) -> bool:
+        image = self._follower.image
+        if request.version > image.topology.version:
+            return True
+        return request.epoch > image.epoch and image.schema.of_data(request.data_id) is None
+
+    patch.attribute(Judge, "_is_newer", by_versions_alone)

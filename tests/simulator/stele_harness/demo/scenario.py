@@ -19,25 +19,13 @@ from stele_harness.demo.load import Load
 from stele_harness.demo.scene import Scene
 from stele_harness.demo.site import Site
 from stele_harness.demo.steps import (
+    account,
     columns,
     disaster,
-    fences,
-    join,
-    keyspace,
-    leave,
     library,
-    load,
     materialized,
-    members,
-    positions,
-    read_back,
-    refusals,
-    remove,
-    replace,
-    replay,
-    settle,
+    membership,
     tablets,
-    together,
 )
 from stele_harness.demo.timeline import Timeline
 from stele_harness.demo.words import TERMS
@@ -56,20 +44,29 @@ class Step(NamedTuple):
 JOIN = ("version", "session", "fence")
 
 STEPS: tuple[Step, ...] = (
-    Step("members", "Three nodes in three racks become a cluster", members.run, (), ("epoch",)),
+    Step(
+        "members", "Three nodes in three racks become a cluster", membership.members, (), ("epoch",)
+    ),
     Step(
         "library", "Real data: the Python standard library", library.run, ("members",), ("quorum",)
     ),
-    Step("load", "A client that keeps account begins to write and read", load.run, ("library",)),
-    Step("join", "A fourth node joins; kill -9 the coordinator", join.run, ("load",), JOIN),
-    Step("leave", "The first node leaves; kill -9 the metadata-log", leave.run, ("join",)),
-    Step("refusals", "What must not happen is refused", refusals.run, ("leave",)),
-    Step("replace", "A node dies for good; a new one takes its place", replace.run, ("refusals",)),
-    Step("together", "Two nodes join at once", together.run, ("replace",)),
+    Step(
+        "load", "A client that keeps account begins to write and read", account.load, ("library",)
+    ),
+    Step("join", "A fourth node joins; kill -9 the coordinator", membership.join, ("load",), JOIN),
+    Step("leave", "The first node leaves; kill -9 the metadata-log", membership.leave, ("join",)),
+    Step("refusals", "What must not happen is refused", account.refusals, ("leave",)),
+    Step(
+        "replace",
+        "A node dies for good; a new one takes its place",
+        membership.replace,
+        ("refusals",),
+    ),
+    Step("together", "Two nodes join at once", membership.together, ("replace",)),
     Step(
         "remove",
         "Another dies for good and is removed, while a living node leaves",
-        remove.run,
+        membership.remove,
         ("together",),
     ),
     Step("columns", "A table's columns change while rows are written", columns.run, ("members",)),
@@ -81,21 +78,23 @@ STEPS: tuple[Step, ...] = (
         ("tablet",),
     ),
     Step("changes", "The change log of the table", columns.read_changes, ("columns",)),
-    Step("settle", "The load stops: its account", settle.run, ("load",)),
-    Step("read-back", "Every file, through every node", read_back.run, ("library", "settle")),
-    Step("fences", "Old versions are fenced out", fences.run, ("library",), ("version", "fence")),
-    Step("positions", "All processes, one state", positions.run, ("members",)),
+    Step("settle", "The load stops: its account", account.settle, ("load",)),
+    Step("read-back", "Every file, through every node", account.read_back, ("library", "settle")),
+    Step(
+        "fences", "Old versions are fenced out", account.fences, ("library",), ("version", "fence")
+    ),
+    Step("positions", "All processes, one state", account.positions, ("members",)),
     Step("materialized", "What Spark made of the log", materialized.run, ("library",)),
-    Step("replay", "The whole log once more, from its beginning", replay.run, ("members",)),
+    Step("replay", "The whole log once more, from its beginning", account.replay, ("members",)),
 )
 
 DRILL: tuple[Step, ...] = (
-    Step("members", "Three nodes in three racks become a cluster", members.run),
-    Step("keyspace", "A keyspace for the load", keyspace.run),
-    Step("load", "A client that keeps account begins to write and read", load.run),
+    Step("members", "Three nodes in three racks become a cluster", membership.members),
+    Step("keyspace", "A keyspace for the load", membership.keyspace),
+    Step("load", "A client that keeps account begins to write and read", account.load),
     Step("disaster", "The log is lost under load, and recovered", disaster.run),
-    Step("settle", "The load stops: its account", settle.run),
-    Step("positions", "All processes, one state", positions.run),
+    Step("settle", "The load stops: its account", account.settle),
+    Step("positions", "All processes, one state", account.positions),
 )
 """What `make drill` does."""
 

@@ -20,7 +20,7 @@ from stele.runtime.answers.metadata_log import PlacementsPage
 from stele.runtime.answers.tablet_balancer import BalanceAnswer, BalanceState
 from stele_harness.demo.scene import Scene
 from stele_harness.demo.site import Never
-from stele_harness.demo.steps.join import start_node
+from stele_harness.demo.steps.membership import start_node
 
 SHELVES = "shelves"
 TABLE = "shelves.digests"
