@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from functools import cache
 from types import SimpleNamespace
+from typing import Any
 
 import httpx
 import msgspec
@@ -180,7 +181,7 @@ def test_worst_alerts_come_first_with_hints() -> None:
 def test_placements_status_has_the_epoch_and_quarantine_of_each_cluster() -> None:
     """The metrics are in the form of a real process."""
     clusters, registry = metrics.Clusters(), CollectorRegistry()
-    clusters.job = SimpleNamespace(
+    job: Any = SimpleNamespace(
         reached={"blue": Reached(40, ""), "green": Reached(7, "")},
         lags={"green": Lag(12, 0)},
         strays={"blue": 3},
@@ -188,6 +189,7 @@ def test_placements_status_has_the_epoch_and_quarantine_of_each_cluster() -> Non
         summaries_stopped={},
         topics_stopped={},
     )
+    clusters.job = job
     registry.register(clusters)
     text = generate_latest(registry).decode()
     found = clusters_of(text, {"red": "Cluster red: upgrade this process."})
