@@ -69,7 +69,7 @@ def check_log(here: str, log_id: str) -> None:
     """Raise HttpError when the sender follows another log than ``here``."""
     if log_id and log_id != here:
         text = f"This node follows log {here}, not {log_id[:64]}."
-        hint = "Read the state again. The log was recovered: start a node again that follows the older one."
+        hint = "Read the state again. The log was recovered: restart the node that follows the older one."
         raise HttpError(ROUTE_ANEW, "other_log", text, hint=hint, details={"log_id": here})
 
 
