@@ -49,7 +49,7 @@ class Verdict(StrEnum):
     LOSER = "loser"
     STRAY = "stray"
     """A record of another log. It is skipped once the anchor is known to be intact, unless this log
-    was recovered as that log (``incarnations``).
+    was recovered as that log (``fold.check_stray``).
     """
     HOLE = "hole"
     """A record behind a gap: offsets before it were not read."""

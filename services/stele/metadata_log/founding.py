@@ -95,13 +95,14 @@ def meant_for_another(envelope: Envelope, image: Image) -> Rejection | None:
 # Evidence that an empty log belonged to a cluster, which prevents founding (docs/decisions/006).
 #
 # The check is cheap and sound, but not complete. Evidence proves an older cluster; its absence proves
-# none. ``founding`` asks the catch-up replicas.
+# none. ``older_in_replicas`` asks the catch-up replicas.
 
 
 log: BoundLogger = get_logger(__name__)
 
 GUARD_KEY: Final = "stele:{{{cluster}}}:guard"
-"""Key that the session-guard writes only for a founded cluster; see ``check.guard_key``."""
+"""Key that the session-guard writes only for a founded cluster; see
+``session_guard.check.guard_key``."""
 REDIS_TIMEOUT_S: Final = 2.0
 TELLING_FLOWS: Final = ("orders", "placements")
 """Topics that are written only for a founded cluster.
