@@ -224,7 +224,7 @@ def stream_reports_success_first(patch: Patch) -> None:
 @planted(RUN)
 def cleanup_is_forgotten(patch: Patch) -> None:
     """Ranges that a node lost are never deleted."""
-    patch.attribute(moves, "_mark_cleanup", lambda draft, transition, touched: [])
+    patch.attribute(moves, "_mark_cleanup", lambda draft, touched: [])
 
 
 @planted(RUN)
