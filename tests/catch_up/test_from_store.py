@@ -131,7 +131,7 @@ async def test_stored_epochs_of_another_history_are_not_kept(
 
 
 @pytest.mark.parametrize(
-    ("forked", "is_stranger", "left"), [(0, False, 30), (26, False, 0), (0, True, 0)]
+    ("forked", "is_stranger", "left"), [(0, False, 30), (26, False, 26), (0, True, 0)]
 )
 async def test_epochs_that_are_not_in_the_log_of_the_snapshot_are_set_aside(
     tmp_path: Path, store: FolderStore, forked: int, is_stranger: bool, left: int
@@ -157,7 +157,7 @@ async def test_epochs_that_are_not_in_the_log_of_the_snapshot_are_set_aside(
 
 
 @pytest.mark.parametrize("is_recovered", [False, True])
-@pytest.mark.parametrize(("forked", "left"), [(0, 28), (22, 0)])
+@pytest.mark.parametrize(("forked", "left"), [(0, 28), (22, 22), (16, 16)])
 async def test_epochs_kept_with_a_stored_snapshot_are_in_the_store(
     tmp_path: Path, store: FolderStore, is_recovered: bool, forked: int, left: int
 ) -> None:

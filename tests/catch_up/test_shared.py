@@ -13,11 +13,13 @@ from stele.log.archive.archive import Archive
 from stele.log.archive.container import EpochSpan
 from stele.log.codec import encode_epoch
 from stele.log.errors import TruncatedError
-from stele.runtime.answers.catch_up import SnapshotAnswer
+from stele.runtime.answers.catch_up import Known, SnapshotAnswer
+from stele.runtime.catch_up import CatchUpUnavailable
 from tests.catch_up.others import (
     LAST,
     LATER,
     NEW,
+    SHARED,
     Others,
     add_snapshot,
     archive_of,
@@ -88,13 +90,48 @@ async def test_wiped_replica_does_not_prove_older_epochs(
     await keeper.close()
 
 
+@pytest.mark.parametrize("how", ["recovered", "not recovered"])
+async def test_another_replica_proves_epochs_that_the_source_lacks(
+    tmp_path: Path, how: str
+) -> None:
+    own, right = story_of(LAST - 3, "blue"), right_story(how)
+    keeper = Keeper(archive_of(tmp_path / "own", own), 3, 0.01)
+    wiped = wiped_of(tmp_path / "wiped", right)
+    whole = archive_of(tmp_path / "whole", right, LAST + 1)
+    await begun(keeper, topic_of(right, BEGIN), wiped=(right, wiped), whole=(right, whole))
+    assert keeper.archive.segments.spans() == [EpochSpan(1, SHARED)]
+    await keeper.close()
+
+
+async def test_replica_that_lost_the_log_does_not_prove_epochs(tmp_path: Path) -> None:
+    """The replica cannot read the log, since an election lost its epochs or it missed a recovery."""
+    own, right = story_of(LAST - 3, "blue"), right_story("not recovered")
+    keeper = Keeper(archive_of(tmp_path / "own", own), 3, 0.01)
+    wiped = wiped_of(tmp_path / "wiped", right)
+    others = Others(wiped=(right, wiped), lost=(own, archive_of(tmp_path / "lost", own, LAST - 3)))
+    others.trouble["lost"] = "its anchor is not there any more"
+    await begun_with(keeper, topic_of(right, BEGIN), others)
+    assert keeper.archive.segments.spans() == []
+    await keeper.close()
+
+
+class Unheard(Others):
+    """Sources in which the replica ``whole`` does not report its epochs."""
+
+    async def known(self, url: str, epoch: int, state_id: bytes) -> Known:
+        if url == "whole":
+            raise CatchUpUnavailable(f"{url}: no answer")
+        return await super().known(url, epoch, state_id)
+
+
 async def test_unproven_epochs_are_kept_again_once_the_log_leads_to_them(tmp_path: Path) -> None:
     """A replica with unproven epochs starts without them. It keeps them once others have their successors."""
     right = right_story("not recovered")
     own = archive_of(tmp_path / "own", story_of(LAST - 3, "green and more"), LAST - 5)
     keeper = Keeper(own, 3, 0.01)
     wiped = wiped_of(tmp_path / "wiped", right)
-    await begun_with(keeper, topic_of(right, BEGIN), Others(wiped=(right, wiped)))
+    whole = right, archive_of(tmp_path / "whole", right, LAST + 1)
+    await begun_with(keeper, topic_of(right, BEGIN), Unheard(wiped=(right, wiped), whole=whole))
     assert own.segments.spans() == []
     assert [kept.head.epoch for kept in own.snapshots.all()] == [LAST + 1]
     late = Archive(tmp_path / "late")
@@ -110,9 +147,19 @@ async def test_longer_lost_history_is_replaced_by_a_shorter_one(tmp_path: Path) 
     keeper = Keeper(archive_of(tmp_path / "own", own), 3, 0.01)
     whole = archive_of(tmp_path / "whole", right, LAST + 1, losers=LAST)
     await begun(keeper, topic_of(right, LAST + LAST, losers=LAST), whole=(right, whole))
-    assert keeper.archive.segments.spans() == []
-    assert await filled(keeper, LAST + 1, Others(whole=(right, whole))) == ""
-    assert not wrong_in(keeper.archive, right)
+    assert keeper.archive.segments.spans() == [EpochSpan(1, SHARED)]
+    await keeper.close()
+
+
+async def test_snapshots_without_epochs_are_compared(tmp_path: Path) -> None:
+    own, right = story_of(LAST - 3, "blue"), right_story("not recovered")
+    archive = Archive(tmp_path / "own")
+    for epoch in (SHARED, LAST - 3):
+        add_snapshot(archive, own, epoch)
+    keeper = Keeper(archive, 3, 0.01)
+    whole = archive_of(tmp_path / "whole", right, LAST + 1)
+    await begun(keeper, topic_of(right, BEGIN), whole=(right, whole))
+    assert [kept.head.epoch for kept in archive.snapshots.all()] == [LAST + 1, SHARED]
     await keeper.close()
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import io
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Final, NamedTuple
 
@@ -97,9 +97,9 @@ async def set_aside(archive: Archive, _: Givers) -> list[EpochSource]:
 # The rest is set aside. A recovery or an unclean election removed it from the log, and serving it
 # would give readers a wrong past.
 #
-# One state id decides: contiguous epochs that end with the same state id are equal. If it differs,
-# or if the source of the snapshot does not have it, all epochs count as different. ``fill`` takes
-# those back to which epochs of the log lead.
+# State ids decide: contiguous epochs that end with the same state id are equal. When no source can
+# decide, epochs count as different. They are taken back once epochs of the log lead to them
+# (``filling``).
 
 
 Tells = Callable[[int, bytes], Awaitable[Known]]
@@ -121,15 +121,7 @@ async def set_aside_others(
     """
     opened = [io.BytesIO(content) for content in files]
     start = await asyncio.to_thread(partial(start_of, *opened, supported=archive.supported))
-    last = last_shared(own, start.image)
-    shared = min(own.epoch, last.epoch)
-    state_id = await asyncio.to_thread(archive.state_id_of, shared) if shared else None
-    if state_id is None:
-        shared = 0
-    elif shared == last.epoch:
-        shared = shared if state_id == last.state_id else 0
-    elif await tells(shared, state_id) is not Known.SAME:
-        shared = 0
+    shared = await newest_shared(archive, last_shared(own, start.image), tells)
     lost = await asyncio.to_thread(archive.set_aside_after, shared, own.log_id.hex())
     if lost:
         log.error("epochs that may not be in the log are set aside", after=shared, epochs=lost)
@@ -148,6 +140,83 @@ def last_shared(own: Image, other: Image) -> Point:
     if not found:
         return Point(0, ZERO_STATE)
     return Point(found[-1].last_epoch, bytes.fromhex(found[-1].state_id))
+
+
+async def newest_shared(archive: Archive, last: Point, tells: Tells) -> int:
+    """Return the newest epoch up to which the archive equals the log, whose epoch ``last`` is
+    known.
+
+    The result is 0 when no source confirms any. Raises DamagedFileError, and the errors of
+    ``tells``.
+    """
+
+    async def known(epoch: int) -> Known:
+        state_id = await asyncio.to_thread(archive.state_id_of, epoch)
+        if state_id is None:
+            return Known.UNKNOWN
+        if epoch == last.epoch:
+            return Known.SAME if state_id == last.state_id else Known.OTHER
+        return await tells(epoch, state_id)
+
+    for held in _held(archive, last.epoch):
+        at_end = await known(held.last)
+        if at_end is Known.SAME:
+            return held.last
+        if at_end is Known.OTHER:
+            same = await _before_the_fork(held, known)
+            if same:
+                return same
+    return 0
+
+
+async def _before_the_fork(held: EpochSpan, known: Callable[[int], Awaitable[Known]]) -> int:
+    """Return the newest confirmed epoch of the span, whose last one differs, by binary search.
+
+    0: none.
+    """
+    same, low, other = 0, held.first - 1, held.last
+    while low + 1 < other:
+        middle = (low + other) // 2
+        told = await known(middle)
+        if told is Known.OTHER:
+            other = middle
+        else:
+            low = middle
+            same = middle if told is Known.SAME else same
+    return same
+
+
+def told_by(others: CatchUp, url: str, more: Sequence[str]) -> Tells:
+    """Return a lookup that asks the replica at ``url``, which offers the snapshot, and then
+    those in ``more``.
+
+    It raises CatchUpUnavailable when the first one does not answer.
+    """
+
+    async def tells(epoch: int, state_id: bytes) -> Known:
+        told = await others.known(url, epoch, state_id)
+        for another in more:
+            if told is not Known.UNKNOWN:
+                break
+            try:
+                told = await others.known(another, epoch, state_id)
+            except CatchUpUnavailable as error:
+                log.warning("a replica does not tell of an epoch", epoch=epoch, why=str(error))
+        return told
+
+    return tells
+
+
+def _held(archive: Archive, last: int) -> Iterator[EpochSpan]:
+    """Yield the archive's content to epoch ``last``, the newest first: contiguous epochs and
+    snapshots.
+    """
+    spans = archive.segments.spans()
+    points = (EpochSpan(kept.head.epoch, kept.head.epoch) for kept in archive.snapshots.all())
+    alone = [at for at in points if not any(s.first <= at.first <= s.last for s in spans)]
+    for span in sorted([*spans, *alone], reverse=True):
+        if span.first <= last:
+            yield EpochSpan(span.first, min(span.last, last))
 
 
 # Check that the topic still holds the winner that a snapshot ends with.
@@ -344,13 +413,13 @@ async def _adopted(
     are proven equal.
     """
     others, archive = givers.others, keeper.archive
-    for url, snapshot, is_believed in await _offers(givers, begin, own, newer):
+    for url, snapshot, readers, is_believed in await _offers(givers, begin, own, newer):
         try:
             files = await others.files(url, snapshot, decided=True)
             if not await _leads_there(topic, files[0], is_believed):
                 log.warning("a snapshot may not be of the log", url=url, epoch=snapshot.epoch)
                 continue
-            await set_aside_others(archive, own, files, partial(others.known, url))
+            await set_aside_others(archive, own, files, told_by(others, url, readers))
             kept = await asyncio.to_thread(archive.snapshots.adopt, *files)
         except (CatchUpUnavailable, DamagedFileError) as error:
             log.warning("a snapshot was not got", url=url, epoch=snapshot.epoch, why=str(error))
@@ -368,6 +437,8 @@ class _Offer(NamedTuple):
 
     url: str
     snapshot: SnapshotAnswer
+    readers: list[str]
+    """Addresses of other replicas that read its log."""
     is_believed: bool
     """Accept the snapshot when the topic cannot confirm it: its replica reads the log, or no
     other replica does.
@@ -394,8 +465,8 @@ async def _offers(givers: Givers, begin: int, own: Image, newer: str) -> list[_O
         if snapshot.log_id < own.log_id.hex() or (newer and snapshot.log_id != newer):
             continue
         well = (each for each in told if each not in {url, *troubled})
-        is_read = any(told[each].log_id == snapshot.log_id for each in well)
-        found.append(_Offer(url, snapshot, url not in troubled or not is_read))
+        readers = [each for each in well if told[each].log_id == snapshot.log_id]
+        found.append(_Offer(url, snapshot, readers, url not in troubled or not readers))
     return sorted(
         found, key=lambda each: (each.snapshot.log_id, each.url not in troubled), reverse=True
     )
@@ -521,7 +592,7 @@ async def _fill_gap(
     The epoch after the newest gap is in the log. Raises OSError, KeeperClosedError.
     """
     said, is_other = list[str](), False
-    for asked in (set_aside, replicas, stored):
+    for asked in (replicas, stored, set_aside):
         try:
             given = await asked(keeper.archive, givers)
         except BlobStoreError as error:
