@@ -154,7 +154,11 @@ def hash_of(path: Path) -> str:
     """Compute the SHA-256 that ``write`` returned from the file. Raises DamagedFileError."""
     digest = hashlib.sha256()
     with path.open("rb") as file:
-        deque(_parts(Container(file, SCHEMA), digest), maxlen=0)
+        container = Container(file, SCHEMA)
+        try:
+            deque(_parts(container, digest), maxlen=0)
+        except DamagedFileError as error:
+            raise DamagedFileError(f"{path}: {error}") from error
     return digest.hexdigest()
 
 
