@@ -66,6 +66,10 @@ class Tablets:
         found: npt.NDArray[np.int64] = self.state.count[:, on].sum(axis=1) * self.together
         return found
 
+    def numbers(self, nodes: Set[str]) -> frozenset[int]:
+        """Return the numbers of those of the nodes that ``state`` has."""
+        return frozenset(at for at, node_id in enumerate(self.node_ids) if node_id in nodes)
+
     def tablets_of(self, table: str) -> int:
         """Return the number of tablets of the table of this name."""
         at = self.place[table]

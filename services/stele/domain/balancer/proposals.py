@@ -130,7 +130,8 @@ class PlannerInput:
 def look(image: Image, conditions: Conditions) -> PlannerInput:
     waiting = _waiting(image) | conditions.failing
     what = tablets_of(image, conditions.down | conditions.avoided, waiting, conditions.loads)
-    shut = waits_for(image, conditions) | waiting | image.requests.in_replacement()
+    closed = conditions.shut() | waiting | image.requests.in_replacement()
+    uncleaned = image.membership.uncleaned()
     forced = frozenset(r.node_id for r in image.requests.pending() if r.removes_node and r.force)
     lost = lost_replicas(image, what, forced)
     merges = merges_of(image)
@@ -144,22 +145,14 @@ def look(image: Image, conditions: Conditions) -> PlannerInput:
     still.update(off)
     # A copy of a lost replica could lack writes that were acknowledged.
     what.state.pinned = frozenset(lost)
-    what.state.shut = frozenset(at for at, n in enumerate(what.node_ids) if n in shut)
-    taking = _taking_from_the_dead(image) - conditions.shut() - waiting
-    what.state.open_to_excluded = frozenset(at for at, n in enumerate(what.node_ids) if n in taking)
+    what.state.shut = what.numbers(closed | uncleaned)
+    # While live replicas may lack acknowledged writes, no node deletes rows. That ends with the
+    # removal of the dead nodes. It needs a place for their tablets, so it must not wait for
+    # cleanups.
+    if uncleaned and may_lack_writes(image):
+        what.state.open_to_excluded = what.numbers(uncleaned - closed)
     what.state.still = {at: still[name] for at, name in enumerate(what.names) if name in still}
     return PlannerInput(what, lost, forced, merges, off)
-
-
-def _taking_from_the_dead(image: Image) -> frozenset[str]:
-    """Return the nodes with rows to delete that take tablets of excluded nodes nevertheless.
-
-    While the live replicas of a range may lack acknowledged writes, no node deletes rows. That ends
-    with the removal of the dead nodes, which needs a place for their tablets, so the removal must
-    not wait for cleanups.
-    """
-    uncleaned = image.membership.uncleaned()
-    return uncleaned if uncleaned and may_lack_writes(image) else frozenset()
 
 
 def _locked(image: Image) -> dict[str, str]:
