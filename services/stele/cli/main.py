@@ -136,7 +136,7 @@ def build_app(called: str = "", epilogue: str | None = None) -> App:
 
 
 def _not_installed(name: str) -> Callable[..., None]:
-    """Return what runs in the place of a command of the harness that is not installed."""
+    """Return a command that says how to install the harness."""
 
     def refuse(*_: Annotated[str, Parameter(allow_leading_hyphen=True, show=False)]) -> None:
         raise CliError(

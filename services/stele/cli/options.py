@@ -202,7 +202,7 @@ class Format:
 @Parameter(name="*", group=CHANGES)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """Who changes something, and why: it becomes part of the history."""
+    """The author and the reason of a change, for the history."""
 
     reason: Annotated[str, Parameter(name="--reason")] = ""
     """The reason for the history."""

@@ -47,9 +47,7 @@ from stele.domain.topology.operations.join import removal_of_replaced
 from stele.runtime.answers.plans import PlanAnswer, PlannedStream, PlanVerdict
 
 MOST_ASKED_NODES: Final = 16
-"""Largest number of sources that are asked for their size: each reads all of its keys for the
-answer.
-"""
+"""Largest number of sources that are asked for their size. Each reads all its keys to answer."""
 
 
 def dry_run(
@@ -124,7 +122,7 @@ def _with_tablets(judged: PlanAnswer, seen: Observed, limits: Limits) -> PlanAns
 
 
 def _when_members(image: Image, plan: Preflight, new: Set[str]) -> Iterator[AnyFact]:
-    """Yield the facts by which new nodes are members, and those that they replace are removed."""
+    """Yield the facts that make new nodes members, and remove the nodes that they replace."""
     for request in plan.requests():
         if request.node_id in new:
             node = image.membership.nodes[request.node_id]

@@ -176,8 +176,8 @@ def _due(
 ) -> list[WorkOrder]:
     """Return the order, unless the last order or the last report of running work is recent.
 
-    With ``waits``, tries to stream do not count while too few sources are up. A failure is followed
-    by an order only once its sources have been heard since, or are down.
+    With ``waits``, attempts to stream do not count while too few sources are up. After a failure,
+    the order is sent again once each source has sent an ack, or is down.
     """
     now_s, sent = context.seen.now_s, context.memory.orders.get(work)
     running = received is not None and received.report.status is ReportStatus.RUNNING

@@ -369,17 +369,17 @@ def history(
 ) -> None:
     """List the requests of the balancer with reason and outcome, the newest last.
 
-    They are moves, splits, merges, repairs, cancels and refusals. --by anybody adds the requests of users
-    about tablets. They are read from the log, which keeps them longer than `stele requests`. A tablet's number
-    is that of the time of the request.
+    The list has moves, splits, merges, repairs, cancels and refusals. With --by anybody it also has
+    requests of users about tablets. It is read from the log, which keeps requests longer than
+    `stele requests` shows them. A tablet has the number that it had at the time of the request.
 
     Args:
         table: Only requests about KEYSPACE.TABLE.
         tablet: Only moves of this tablet.
         by: Only requests of this caller: the balancer, a user's name, or anybody.
-        since: An epoch, or a span until now, such as 90s, 30m or 2h.
+        since: An epoch, or a time span until now, such as 90s, 30m or 2h.
         epoch: End at this epoch instead of the newest.
-        limit: Most requests that are shown.
+        limit: The largest number of requests to show.
     """
     if table:
         require_table_name(table)

@@ -255,7 +255,7 @@ def _schema_facts(facts: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _is_moving(keyspace: dict[str, Any]) -> bool:
-    """Return True while the keyspace has a placement of its own: its replication is changing."""
+    """Return True while the replication of the keyspace is changing."""
     own = keyspace["placement"] != placement_name(keyspace["replication"])
     return own and not keyspace.get("tablets") and not keyspace.get("dropped_version")
 

@@ -70,18 +70,18 @@ OptionName = Literal[
 @Parameter(name="*")
 @dataclass(frozen=True)
 class TabletOptions:
-    """How many tablets a table is to have, and whether they are repaired by schedule."""
+    """Number of tablets of a table, and their repair by schedule."""
 
     min_tablet_count: int | None = None
-    """At least so many, rounded up to a power of two."""
+    """Least number of tablets, rounded up to a power of two."""
     max_tablet_count: int | None = None
-    """At most so many."""
+    """Largest number of tablets."""
     min_per_shard_tablet_count: int | None = None
-    """So many replicas for each shard of a datacentre, on average."""
+    """Least number of replicas for each shard of a datacentre, on average."""
     expected_data_size_in_gb: int | None = None
-    """Enough for data of this size."""
+    """Size of the data for which there should be enough tablets."""
     auto_repair_enabled: Literal["on", "off"] | None = None
-    """Whether its tablets are repaired by schedule; default: the setting auto_repair_enabled_default."""
+    """Repair tablets by schedule; default: the setting auto_repair_enabled_default."""
     auto_repair_threshold: int | None = None
     """Seconds until a tablet is repaired again; default: the setting auto_repair_threshold_in_seconds."""
     cdc: str | None = None

@@ -481,7 +481,7 @@ def _indexed_column(change: IndexCreation, schema: TableSchema) -> Column:
 
 
 def _target(change: IndexCreation, column: Column) -> IndexTarget:
-    """Return the indexed part. Of a collection the default is its values."""
+    """Return the indexed part. The default for a collection is its values."""
     type_, target = column.parsed, change.target
     if target is IndexTarget.SIMPLE:
         if type_.is_collection and type_.is_multi_cell:
