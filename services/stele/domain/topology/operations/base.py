@@ -379,7 +379,7 @@ def declared_dead(requests: Iterable[Request]) -> frozenset[str]:
     return frozenset(node_id for request in requests for node_id in request.dead_nodes)
 
 
-def standing_table(image: Image, request: Request) -> Table | Rejection:
+def requested_table(image: Image, request: Request) -> Table | Rejection:
     """Return the table of a request, unless it was dropped since."""
     table = image.schema.tables.get(request.table_id)
     if table is None or image.schema.data_of(table).dropped_version:

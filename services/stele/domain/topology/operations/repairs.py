@@ -36,7 +36,7 @@ from stele.domain.topology.operations.base import (
     Served,
     Sources,
     State,
-    standing_table,
+    requested_table,
 )
 
 # Repair of a tablet: each replica receives the rows that it lacks, while the tablet serves.
@@ -184,7 +184,7 @@ def _request_for(
 def plans(image: Image, requests: list[Request]) -> dict[str, TransitionPlan] | Rejection:
     """Return the plan of the one row of the tablet map, with the same replicas before and after."""
     (request,) = requests
-    table = standing_table(image, request)
+    table = requested_table(image, request)
     if isinstance(table, Rejection):
         return table
     refused = check_tablet(image, table, _asked(image, table, request))
@@ -336,7 +336,7 @@ def _newest_ms(image: Image, table: Table) -> int:
 
 def table_repair_missing(image: Image, request: Request) -> MissingCondition | None:
     """Return the tablets that were repaired before the request, or never."""
-    table = standing_table(image, request)
+    table = requested_table(image, request)
     if request.status is RequestStatus.PENDING or isinstance(table, Rejection):
         return None
     left, of = _left(image, table, request)
@@ -356,7 +356,7 @@ def _left(image: Image, table: Table, request: Request) -> tuple[int, int]:
 
 def table_repair_foreseen(image: Image, request: Request) -> tuple[str, ...]:
     """Return the balancer's work for it."""
-    table = standing_table(image, request)
+    table = requested_table(image, request)
     if isinstance(table, Rejection):
         return ()
     left, _ = _left(image, table, request)
@@ -367,7 +367,7 @@ def table_repair_foreseen(image: Image, request: Request) -> tuple[str, ...]:
 def table_repair_step(context: Context, request: Request) -> tuple[AnyFact, ...]:
     """Start; then end as done, or as failed if the table was dropped."""
     image = context.image
-    table = standing_table(image, request)
+    table = requested_table(image, request)
     if isinstance(table, Rejection):
         return ended(context, image, request, RequestStatus.FAILED, table.message)
     if request.status is RequestStatus.PENDING:

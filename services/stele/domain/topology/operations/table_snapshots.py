@@ -44,7 +44,7 @@ from stele.domain.topology.operations.base import (
     Sources,
     State,
     every_member,
-    standing_table,
+    requested_table,
 )
 from stele.domain.topology.operations.keyspaces import free_table
 from stele.domain.topology.operations.repairs import needed, plans
@@ -116,7 +116,7 @@ def _check_tag(image: Image, tag: str) -> Rejection | None:
 def snapshot_plans(image: Image, requests: list[Request]) -> dict[str, TransitionPlan] | Rejection:
     """Return a plan that changes no rows and locks the whole map."""
     (request,) = requests
-    table = standing_table(image, request)
+    table = requested_table(image, request)
     if isinstance(table, Rejection):
         return table
     lost = _unreadable(image, table.placement)

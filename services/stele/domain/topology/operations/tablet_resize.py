@@ -34,7 +34,7 @@ from stele.domain.rules.requests import new_request
 from stele.domain.rules.schema import accepted_drops, check_balancing, off_for, standing_map_owner
 from stele.domain.tablets.maps import MAX_TABLETS, apart, holders, resized
 from stele.domain.tablets.moves import no_tablets
-from stele.domain.topology.operations.base import Operation, State, planned_sets, standing_table
+from stele.domain.topology.operations.base import Operation, State, planned_sets, requested_table
 
 
 def resize_table(context: Context, command: ResizeTable) -> Decision:
@@ -90,7 +90,7 @@ def plans(image: Image, requests: list[Request]) -> dict[str, TransitionPlan] | 
     the first of which is the primary.
     """
     (request,) = requests
-    table = standing_table(image, request)
+    table = requested_table(image, request)
     if isinstance(table, Rejection):
         return table
     refused = _check_count(image, table, request.tablet_count)
