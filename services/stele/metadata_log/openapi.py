@@ -187,7 +187,9 @@ _READS: Final[dict[str, tuple[str, type, tuple[Json, ...]]]] = {
             _parameter("since_ms", "integer", "By the writer's clock, ms since 1970."),
             _parameter("until_ms", "integer", "The same; the last that is meant."),
             _parameter("before", "integer", "Look at what is before this epoch: next_before."),
-            _parameter("limit", "integer", "Largest number of epochs; 20 by default, 1000 at most.", 1000),
+            _parameter(
+                "limit", "integer", "Largest number of epochs; 20 by default, 1000 at most.", 1000
+            ),
             _LOG,
         ),
     ),
@@ -320,7 +322,9 @@ def _post_command(
 
 
 def _get_epochs(schema: Schemas, error: Json) -> Json:
-    limit = _parameter("limit", "integer", "Largest number of epochs; 100 by default, 1000 at most.", 1000)
+    limit = _parameter(
+        "limit", "integer", "Largest number of epochs; 100 by default, 1000 at most.", 1000
+    )
     facts = _parameter(
         "facts",
         "string",
