@@ -32,7 +32,7 @@ $(SETUP): requirements/uv.txt requirements/all.txt pyproject.toml tests/simulato
 	@$(UV) pip install --python $(BIN)/python --quiet --no-deps --no-build-isolation -e . -e tests/simulator
 	@$(BIN)/python -W ignore -m compileall -q -j 0 -x '$(UNREAD)' .venv/lib services tests/simulator
 	@echo "4 of 4: jars of Kafka and of Spark's connectors, in .cache/jars"
-	@$(BIN)/python -m stele.stack.jars sync
+	@$(BIN)/python -m stele_harness.stack.jars sync
 	@touch $@
 	@echo "Ready. The command is .venv/bin/stele: 'source .venv/bin/activate' puts it on the PATH of this shell,"
 	@echo "'stele completion' has Tab complete it. Next: make demo"
@@ -44,7 +44,7 @@ drill: setup ## lose the log of a real cluster under load, and recover it
 	$(BIN)/stele drill
 
 classes: setup ## half a minute, once: then brokers and Spark start in half the time
-	$(BIN)/python -m stele.stack.classes
+	$(BIN)/python -m stele_harness.stack.classes
 
 test: setup ## all promises, in about 15 minutes on two cores
 	@$(MAKE) --no-print-directory -j 2 check classes chromium collected
@@ -123,7 +123,7 @@ lock: setup ## resolve the newest versions that pyproject.toml and jars/ allow
 	$(LOCK) --upgrade -c requirements/all.txt pyproject.toml --extra router -o requirements/router.txt
 	$(LOCK) --upgrade -c requirements/all.txt pyproject.toml --extra agent -o requirements/agent.txt
 	printf '%s\n' uv 'jgo[cli]' setuptools | $(LOCK) --upgrade -c requirements/uv.txt -c requirements/all.txt - -o requirements/image-build.txt
-	$(BIN)/python -m stele.stack.jars lock
+	$(BIN)/python -m stele_harness.stack.jars lock
 
 up: ## the same services in containers, three brokers
 	infra/compose up

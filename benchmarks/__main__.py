@@ -24,8 +24,8 @@ from benchmarks.numbers import Measured, Rate
 from stele.log.brokers import Brokers
 from stele.log.flows import flow_topic
 from stele.runtime.kafka import ensure_topics
-from stele.stack.broker import BrokerCluster
-from stele.stack.process import Process, Program, spawn
+from stele_harness.stack.broker import BrokerCluster
+from stele_harness.stack.process import Process, Program, spawn
 
 CLIENTS = (1, 16, 128)
 START_S = 60.0

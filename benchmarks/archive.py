@@ -41,9 +41,9 @@ from stele.runtime.catch_up import CatchUp
 from stele.runtime.kafka import ensure_topics
 from stele.runtime.request_ids import new_request_id
 from stele.runtime.starting import begin
-from stele.stack.broker import BrokerCluster
-from stele.stack.ports import free_port
-from stele.stack.process import Process, Program, spawn
+from stele_harness.stack.broker import BrokerCluster
+from stele_harness.stack.ports import free_port
+from stele_harness.stack.process import Process, Program, spawn
 
 CLUSTER = "long"
 BATCH = 10_000

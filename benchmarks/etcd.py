@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from stele.stack.ports import LOOPBACK, free_port
-from stele.stack.process import Program, spawn
+from stele_harness.stack.ports import LOOPBACK, free_port
+from stele_harness.stack.process import Program, spawn
 
 READY_S = 20.0
 POLL_S = 0.1

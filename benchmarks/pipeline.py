@@ -36,7 +36,7 @@ from stele.log.codec import decode_epoch, decode_placements_marker, encode_epoch
 from stele.log.flows import flow_topic
 from stele.placements.settings import default_jars
 from stele.runtime.kafka import Topic, ensure_topics, topic_name, topic_specs
-from stele.stack.ports import free_port
+from stele_harness.stack.ports import free_port
 from tests.domain.history import three_nodes
 from tests.polling import wait_until
 from tests.servers import local_broker

@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 from cryptography.x509.oid import NameOID
 
-from stele.stack.ports import LOOPBACK
+from stele_harness.stack.ports import LOOPBACK
 
 _VALID = datetime.timedelta(days=1)
 PKCS8 = PrivateFormat.PKCS8

@@ -28,7 +28,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final
 
-from stele.stack.process import Process, Program, spawn
+from stele_harness.stack.process import Process, Program, spawn
 from tests.fork_server import MESSAGE_BYTES, MODULES
 
 ROOT: Final = Path(__file__).parent.parent
@@ -119,7 +119,7 @@ class Forked:
 
 
 def start(command: Program) -> Process:
-    """As ``stele.stack.process.spawn``; a fork where that is equivalent."""
+    """As ``stele_harness.stack.process.spawn``; a fork where that is equivalent."""
     return _fork(command) if _can_be_forked(command) else spawn(command)
 
 

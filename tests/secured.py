@@ -16,8 +16,8 @@ from confluent_kafka.admin import (
     UserScramCredentialUpsertion,
 )
 
-from stele.stack.broker import Broker, BrokerAddress
-from stele.stack.ports import LOOPBACK, free_port
+from stele_harness.stack.broker import Broker, BrokerAddress
+from stele_harness.stack.ports import LOOPBACK, free_port
 from tests.certificates import Authority
 from tests.docs.acls_page import kinds
 

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 import httpx
 
-from stele.stack.broker import BrokerCluster
-from stele.stack.ports import LOOPBACK, free_port
-from stele.stack.redis import RedisServer
+from stele_harness.stack.broker import BrokerCluster
+from stele_harness.stack.ports import LOOPBACK, free_port
+from stele_harness.stack.redis import RedisServer
 
 if TYPE_CHECKING:
     from moto.server import ThreadedMotoServer

@@ -22,9 +22,9 @@ from starlette.routing import BaseRoute, Route
 
 from stele.agent import Member, Row, Span, request_of, run_store
 from stele.domain.ring.ranges import MIN_TOKEN
-from stele.stack.ports import LOOPBACK, free_port
-from stele.stack.process import Program, spawn
-from stele.stack.redis import find_redis_server
+from stele_harness.stack.ports import LOOPBACK, free_port
+from stele_harness.stack.process import Program, spawn
+from stele_harness.stack.redis import find_redis_server
 
 TOKEN_BYTES = 8
 START_TRIES, START_PAUSE_S = 100, 0.1

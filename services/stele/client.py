@@ -15,7 +15,7 @@ from typing import Final
 import aiohttp
 
 from stele.domain.image import Image
-from stele.runtime.answers.errors import code_in
+from stele.runtime.answers.common import code_in
 from stele.runtime.http_tls import certificate_refused
 from stele.runtime.transport import FAILURES, Transport, answer_of
 

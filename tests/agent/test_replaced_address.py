@@ -17,7 +17,7 @@ from stele.domain.commands import AnnounceNode, ExcludeDead, Replace
 from stele.domain.ring.ranges import RangeReplicas
 from stele.router import Router, write_quorum
 from stele.runtime.http import Health, bind, build_app, serving
-from stele.stack.ports import LOOPBACK, free_port
+from stele_harness.stack.ports import LOOPBACK, free_port
 from tests.agent.test_embedded import Agent
 from tests.agent.test_judging import judge_of
 from tests.node.world import Sessions, World

@@ -17,7 +17,7 @@ from stele.cdc_connector.settings import CdcConnectorSettings
 from stele.cdc_connector.topic import CURSOR, TableTopic, cursor_of
 from stele.domain.commands import AlterTable, CreateTable
 from stele.domain.model.schema import TableOptions
-from stele.runtime.answers.errors import ErrorBody
+from stele.runtime.answers.common import ErrorBody
 from stele.runtime.answers.node import ChangesView
 from stele.runtime.transport import OnPiece
 from tests.node.world import World

@@ -12,7 +12,7 @@ from stele.log.archive.archive import Archive
 from stele.log.archive_store.backup import back_up
 from stele.log.archive_store.source import LocalSource
 from stele.log.blobs.folder import FolderStore
-from stele.stack.ports import free_port
+from stele_harness.stack.ports import free_port
 from tests.cli.conftest import Stele
 from tests.log.archive_store.made import Made
 

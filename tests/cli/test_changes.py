@@ -20,8 +20,8 @@ from stele.cli.follow import FollowedOutput
 from stele.cli.history import RequestHistory
 from stele.domain.model.requests import time_ms
 from stele.domain.names import RequestKind
+from stele.runtime.answers.common import ErrorBody
 from stele.runtime.answers.coordinator import NodeProgress, TransitionProgress
-from stele.runtime.answers.errors import ErrorBody
 from stele.runtime.request_ids import new_request_id
 from tests.cli.conftest import (
     NODES,

@@ -6,8 +6,7 @@ import msgspec
 import pytest
 
 from stele.cli.errors import UsageError
-from stele.cli.kafka import kafka_at, told_kafka
-from stele.cli.places import STACK_FILE, RedisProcess, StackFile
+from stele.cli.places import STACK_FILE, RedisProcess, StackFile, kafka_at, told_kafka
 
 SECURED = {"STELE_KAFKA_SECURITY_PROTOCOL": "SSL", "STELE_KAFKA_BOOTSTRAP": "far:1"}
 

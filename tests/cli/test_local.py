@@ -18,8 +18,12 @@ import pytest
 from rich.console import Console
 
 from stele.cli.errors import CliError, UnreachableError
-from stele.cli.local import foreground
-from stele.cli.local.control import (
+from stele.cli.main import run
+from stele.cli.places import STACK_FILE, find_places, is_held, read_stack_file, told_or_of_stack
+from stele.runtime import java
+from stele_harness.demo.words import take_up
+from stele_harness.stack import foreground
+from stele_harness.stack.control import (
     CONTROL_DIRECTORY,
     Control,
     ControlAnswer,
@@ -27,7 +31,7 @@ from stele.cli.local.control import (
     answer_questions,
     ask_stack,
 )
-from stele.cli.local.foreground import (
+from stele_harness.stack.foreground import (
     StackOptions,
     Teller,
     java_notes,
@@ -35,13 +39,15 @@ from stele.cli.local.foreground import (
     services_to_start,
     start_detached,
 )
-from stele.cli.local.lifecycle import READY_FILE, forget_dead, require_stack, tail_log, wait_ready
-from stele.cli.local.lock import hold, is_held
-from stele.cli.main import run
-from stele.cli.places import STACK_FILE, find_places, read_stack_file, told_or_of_stack
-from stele.runtime import java
-from stele.stack.stack import ServiceSpec, Stack
-from stele_harness.demo.words import take_up
+from stele_harness.stack.lifecycle import (
+    READY_FILE,
+    forget_dead,
+    hold,
+    require_stack,
+    tail_log,
+    wait_ready,
+)
+from stele_harness.stack.stack import ServiceSpec, Stack
 from tests.cli.conftest import NODES, Ran, Server, Stele, cluster
 from tests.cli.test_changes import ACCEPTED
 from tests.cli.test_errors import DEAD
@@ -307,7 +313,7 @@ def test_stack_env_replaces_variables_of_another_cluster(
             capture_output=True,
             text=True,
             check=True,
-            timeout=90,
+            timeout=240,
         )
     assert not said.stderr
     lines = said.stdout.splitlines()

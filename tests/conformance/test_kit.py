@@ -12,13 +12,13 @@ import pytest
 from stele.cli.errors import Exit
 from stele.cli.main import run
 from stele.runtime.settings import KafkaSettings
-from stele.stack.process import Program, spawn
 from stele_harness.conformance import command as conformance
 from stele_harness.conformance import company
 from stele_harness.conformance.command import too_busy
 from stele_harness.conformance.kit import Result, name_of, run_kit
 from stele_harness.conformance.rules import RULES, Broken
 from stele_harness.conformance.scenes import SCENES
+from stele_harness.stack.process import Program, spawn
 from tests import forked
 from tests.conformance.broken import BROKEN
 from tests.conformance.broken_stores import BROKEN_STORES, IN_EVERY_RUN

@@ -22,8 +22,8 @@ import msgspec
 from playwright.sync_api import Browser, Page
 
 from stele.runtime.request_ids import new_request_id
-from stele.stack.stack import SERVICES, Stack
 from stele.words.cql_parser import parse_cql
+from stele_harness.stack.stack import SERVICES, Stack
 from tests.console.browser import Watched, chromium
 from tests.polling import wait_until
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from stele.stack.process import Program, spawn
+from stele_harness.stack.process import Program, spawn
 from tests.polling import wait_until
 
 

@@ -17,8 +17,8 @@ from playwright.sync_api import Browser, Route, expect
 from stele.domain.model.requests import time_ms
 from stele.runtime.callers import line_of
 from stele.runtime.request_ids import new_request_id
-from stele.stack.process import Program
-from stele.stack.stack import SERVICES, Stack
+from stele_harness.stack.process import Program
+from stele_harness.stack.stack import SERVICES, Stack
 from tests import forked
 from tests.console.browser import PICTURES, Watched, chromium, serious_faults
 from tests.polling import wait_until

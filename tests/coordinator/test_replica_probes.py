@@ -14,7 +14,7 @@ from stele.coordinator.probes import ReplicaProbes
 from stele.domain.model.archive import Replica
 from stele.domain.names import ReplicaState
 from stele.domain.observed_time import ObservedTime
-from stele.runtime.answers.position import Position
+from stele.runtime.answers.common import Position
 
 UNREACHABLE = "http://127.0.0.1:9"
 

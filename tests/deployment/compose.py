@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from stele.domain.model.requests import named
-from stele.stack.ports import LOOPBACK, free_port
+from stele_harness.stack.ports import LOOPBACK, free_port
 from tests.deploy.docker_host import NoDocker, compose_command
 from tests.polling import wait_until
 

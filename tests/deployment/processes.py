@@ -29,8 +29,8 @@ from stele.log.kafka import KafkaLog
 from stele.node.wire import BATCH_PATH, Answer, AnyOp, decode_answers, encode
 from stele.runtime.request_ids import new_request_id
 from stele.runtime.transport import connector
-from stele.stack.ports import free_port
-from stele.stack.process import Program
+from stele_harness.stack.ports import free_port
+from stele_harness.stack.process import Program
 from tests import forked
 from tests.deployment.load import PAUSE_S, Load
 from tests.deployment.process import Service, Start, services

@@ -11,7 +11,7 @@ from typing import Any
 import aiohttp
 
 from stele.runtime.request_ids import new_request_id
-from stele.stack.ports import free_port
+from stele_harness.stack.ports import free_port
 from tests.deployment.process import Service
 from tests.deployment.processes import Deployment, following
 from tests.services.world import until

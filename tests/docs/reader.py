@@ -23,11 +23,10 @@ from pathlib import Path
 from types import CodeType, TracebackType
 from typing import Self
 
-from stele.cli.local.lifecycle import bring_down
-from stele.cli.local.lock import is_held
 from stele.cli.main import run
-from stele.cli.places import DEFAULT_DIRECTORY, read_stack_file
-from stele.stack.process import Process, Program, spawn
+from stele.cli.places import DEFAULT_DIRECTORY, is_held, read_stack_file
+from stele_harness.stack.lifecycle import bring_down
+from stele_harness.stack.process import Process, Program, spawn
 from tests.docs.pages import REPOSITORY, Block, Shown, commands
 from tests.polling import POLL_S, wait_until
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from stele.cli.local.lock import is_held
+from stele.cli.places import is_held
 from stele_harness.demo.checks import read_report
 
 pytestmark = [pytest.mark.end_to_end, pytest.mark.slow]

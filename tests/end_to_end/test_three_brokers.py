@@ -12,8 +12,8 @@ from confluent_kafka.admin import AdminClient
 
 from stele.domain.model.requests import named
 from stele.runtime.kafka import Topic, topic_name
-from stele.stack.broker import Broker
-from stele.stack.stack import SERVICES, Stack
+from stele_harness.stack.broker import Broker
+from stele_harness.stack.stack import SERVICES, Stack
 from tests.polling import wait_until
 
 pytestmark = [pytest.mark.end_to_end, pytest.mark.slow, pytest.mark.timeout(400)]

@@ -12,7 +12,7 @@ import pytest
 
 from stele.log.schemas import schema_folder
 from stele.runtime.java import find_java
-from stele.stack.jars import JarSet, classpath
+from stele_harness.stack.jars import JarSet, classpath
 from tests.deployment.process import services
 from tests.examples.producers import check_one_outcome
 

@@ -20,8 +20,8 @@ from stele.log.codec import decode_load
 from stele.log.flows import FlowReader, flow_topic
 from stele.router import RoutingError, http_router
 from stele.runtime.service import EXIT_BAD_CONFIGURATION
-from stele.stack.process import Process, Program, spawn
 from stele_harness.demo.load import NO_ANSWER, Answer
+from stele_harness.stack.process import Process, Program, spawn
 from tests.deployment.load import Load, running
 from tests.deployment.processes import HTTP_OK, NO_REDIS, Deployment, following
 from tests.examples.go_agent import command_line

@@ -18,7 +18,7 @@ from stele.log.flows import flow_topic
 from stele.log.kafka import KafkaLog, TopicMissingError
 from stele.log.port import Log, Record, TopicProbe
 from stele.runtime.kafka import ensure_topics
-from stele.stack.ports import LOOPBACK, free_port
+from stele_harness.stack.ports import LOOPBACK, free_port
 from tests.log.memory import MemoryLog, MemoryPartition
 from tests.polling import wait_until
 

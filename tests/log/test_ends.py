@@ -14,7 +14,7 @@ from stele.log.brokers import Brokers
 from stele.log.ends import Prober
 from stele.log.flows import flow_topic
 from stele.log.port import Ends
-from stele.stack.ports import LOOPBACK, free_port
+from stele_harness.stack.ports import LOOPBACK, free_port
 
 
 @pytest.mark.broker

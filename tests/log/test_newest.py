@@ -11,7 +11,7 @@ from stele.log import ends
 from stele.log.brokers import Brokers
 from stele.log.ends import newest_of
 from stele.log.flows import flow_topic
-from stele.stack.ports import LOOPBACK, free_port
+from stele_harness.stack.ports import LOOPBACK, free_port
 from tests.polling import wait_until
 
 

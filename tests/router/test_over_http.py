@@ -25,7 +25,7 @@ from stele.domain.image import Image
 from stele.log.errors import AnchorLostError
 from stele.router import NotReady, Router, StaleRoute, http_router
 from stele.router.over_http import LACKS_S, LINE_BYTES
-from stele.runtime.answers.errors import ErrorBody
+from stele.runtime.answers.common import ErrorBody
 from stele.runtime.transport import HttpTransport, OnPiece
 from stele.words.cql_parser import parse_cql
 from tests.deployment.in_memory import Site

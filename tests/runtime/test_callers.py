@@ -12,7 +12,7 @@ import httpx
 import pytest
 from structlog.testing import capture_logs
 
-from stele.runtime.answers.errors import LASTING
+from stele.runtime.answers.common import LASTING
 from stele.runtime.callers import (
     LOOK_S,
     MAX_BYTES,

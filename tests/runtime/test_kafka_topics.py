@@ -27,7 +27,7 @@ from stele.runtime.kafka import (
     topic_name,
     topic_specs,
 )
-from stele.stack.ports import free_port
+from stele_harness.stack.ports import free_port
 from tests.node.world import until
 
 pytestmark = pytest.mark.broker

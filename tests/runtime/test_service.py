@@ -19,8 +19,8 @@ from stele.log.flows import FlowReader
 from stele.runtime import service
 from stele.runtime.service import wait_at_most
 from stele.runtime.settings import ConfigurationError, ServiceSettings, load_settings
-from stele.stack.ports import free_port
-from stele.stack.process import Process, Program, spawn
+from stele_harness.stack.ports import free_port
+from stele_harness.stack.process import Process, Program, spawn
 from tests.polling import wait_until
 
 Run = Callable[..., Process]

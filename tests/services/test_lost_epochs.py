@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from stele.runtime.service import EXIT_BAD_CONFIGURATION
-from stele.stack.ports import free_port
+from stele_harness.stack.ports import free_port
 from tests.deployment.commands import command, newest, spans
 from tests.deployment.process import Service
 from tests.deployment.processes import Deployment

@@ -16,7 +16,7 @@ from stele.cli.main import run
 from stele.domain.model.membership import is_unclaimed
 from stele.domain.names import NodeState
 from stele.session_guard.check import read_guard
-from stele.stack.ports import free_port
+from stele_harness.stack.ports import free_port
 from tests.deployment.load import running
 from tests.deployment.process import Service
 from tests.deployment.processes import HTTP_OK, Deployment, following, is_refused

@@ -37,7 +37,7 @@ from stele.runtime.kafka import TopicsUnavailable, ensure_topics, read_topics
 from stele.runtime.live_flow import LiveFlow, reading_live
 from stele.runtime.request_ids import new_request_id
 from stele.runtime.settings import KafkaSettings, ServiceSettings, load_settings
-from stele.stack.process import Program, spawn
+from stele_harness.stack.process import Program, spawn
 from tests.deployment.process import Service
 from tests.deployment.processes import KEYSPACE, Deployment, following
 from tests.docs.acls_page import acls_of, acls_of_kind, kinds

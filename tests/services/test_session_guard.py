@@ -16,7 +16,7 @@ from redis.asyncio import Redis
 from stele.log.flows import flow_topic
 from stele.runtime.live_flow import SESSION_TIMEOUT_S
 from stele.session_guard.check import GuardUnavailable, RefusedWrite, check_version
-from stele.stack.redis import RedisServer
+from stele_harness.stack.redis import RedisServer
 from tests.deployment.commands import delete_topic
 from tests.deployment.process import Service, Start, services
 from tests.services.world import FakeNode, LogWriter, fake_nodes, log_writer

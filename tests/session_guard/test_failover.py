@@ -17,9 +17,9 @@ from stele.runtime.redis import SentinelUrl, connect_redis, parse_sentinel_url
 from stele.runtime.settings import ConfigurationError
 from stele.session_guard.check import read_guard
 from stele.session_guard.settings import SessionGuardSettings
-from stele.stack.ports import LOOPBACK, free_port
-from stele.stack.process import Program, spawn
-from stele.stack.redis import RedisServer, find_redis_server
+from stele_harness.stack.ports import LOOPBACK, free_port
+from stele_harness.stack.process import Program, spawn
+from stele_harness.stack.redis import RedisServer, find_redis_server
 from tests.session_guard.test_redis import TTL_S, writer_of
 from tests.session_guard.world import GuardedWorld
 

@@ -30,9 +30,9 @@ from stele.session_guard.redis_writer import (
     parse_answer,
 )
 from stele.session_guard.settings import SessionGuardSettings
-from stele.stack.ports import LOOPBACK, free_port
-from stele.stack.process import Program, spawn
-from stele.stack.redis import find_redis_server
+from stele_harness.stack.ports import LOOPBACK, free_port
+from stele_harness.stack.process import Program, spawn
+from stele_harness.stack.redis import find_redis_server
 from tests.node.world import World
 from tests.session_guard.world import GuardedWorld
 

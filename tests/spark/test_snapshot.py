@@ -25,7 +25,7 @@ from stele.placements.store import (
     read_table,
 )
 from stele.runtime.kafka import ensure_topics
-from stele.stack.ports import free_port
+from stele_harness.stack.ports import free_port
 from tests.deployment.process import PLAIN_HTTP, Service
 from tests.polling import wait_until
 from tests.spark.checks import assert_topic, image_hash, settled

@@ -14,7 +14,7 @@ import pyspark
 import pytest
 
 from stele.placements.settings import choose_java, default_jars, jar_files
-from stele.stack.ports import free_port
+from stele_harness.stack.ports import free_port
 from tests.docs.pages import blocks
 from tests.polling import wait_until
 from tests.spark.checks import assert_materialized

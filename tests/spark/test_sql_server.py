@@ -23,7 +23,7 @@ from stele.placements.sql_server import path_of
 from stele.placements.store import TableStore
 from stele.placements.tables import SCHEMAS
 from stele.runtime.service import EXIT_INTERNAL_ERROR
-from stele.stack.ports import free_port
+from stele_harness.stack.ports import free_port
 from tests.deployment.process import PLAIN_HTTP
 from tests.polling import wait_until
 from tests.spark.filled import fill

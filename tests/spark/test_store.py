@@ -34,7 +34,7 @@ from stele.placements.tables import (
     open_table,
 )
 from stele.placements.upkeep import JOIN_ONLY, VACUUM_S, Upkeep, upkeep
-from stele.stack.ports import free_port
+from stele_harness.stack.ports import free_port
 from tests.polling import wait_until
 from tests.spark.histories import images, random_log
 from tests.spark.test_chain import arrow, rows_of

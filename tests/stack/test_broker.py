@@ -10,8 +10,8 @@ from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartit
 
 from stele.log.brokers import Brokers
 from stele.runtime.kafka import Topic, ensure_topics, topic_name
-from stele.stack.broker import BrokerCluster, BrokerFailed
-from stele.stack.redis import RedisServer
+from stele_harness.stack.broker import BrokerCluster, BrokerFailed
+from stele_harness.stack.redis import RedisServer
 
 pytestmark = pytest.mark.broker
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from stele.runtime.java import Java, classes_of, find_java, with_classes_of
-from stele.stack import classes
+from stele_harness.stack import classes
 
 Run = Callable[[Java, Path, Path, tuple[str, ...]], None]
 

@@ -12,15 +12,15 @@ import psutil
 import pytest
 
 from stele.cli.errors import CliError
-from stele.cli.local import control, lifecycle
-from stele.cli.local.control import Control, Deed, do, note_who_left
-from stele.cli.local.lifecycle import empty, settle, tail_log
 from stele.cli.main import run
 from stele.cli.places import LocalService
 from stele.domain.model.membership import Node
 from stele.domain.names import NodeState
-from stele.stack.stack import ServiceSpec, Stack
-from stele.stack.supervisor import EXIT_BAD_CONFIGURATION, ProcessState
+from stele_harness.stack import control, lifecycle
+from stele_harness.stack.control import Control, Deed, do, note_who_left
+from stele_harness.stack.lifecycle import empty, settle, tail_log
+from stele_harness.stack.stack import ServiceSpec, Stack
+from stele_harness.stack.supervisor import EXIT_BAD_CONFIGURATION, ProcessState
 
 ANNOUNCING = """
 import json, os, pathlib, signal

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from stele.stack.process import Process, Program
+from stele_harness.stack.process import Process, Program
 from tests import forked
 from tests.fork_server import MESSAGE_BYTES
 from tests.polling import wait_until

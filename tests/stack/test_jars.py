@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from stele.stack import jars
-from stele.stack.jars import JarSet, JarsMissing, jar_paths
+from stele_harness.stack import jars
+from stele_harness.stack.jars import JarSet, JarsMissing, jar_paths
 
 
 def test_every_locked_jar_exists() -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from stele.stack.jars import project_root
+from stele_harness.stack.jars import project_root
 
 ROOT = project_root()
 LIMIT_S = 120

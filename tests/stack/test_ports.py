@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from stele.stack import ports
+from stele_harness.stack import ports
 
 ANOTHER_PROCESS = """
-from stele.stack import ports
+from stele_harness.stack import ports
 print(ports.free_port(), flush=True)
 input()
 """
@@ -39,7 +39,7 @@ def test_port_reserved_by_another_process_is_not_free(
 BEFORE = """
 import sys
 from pathlib import Path
-from stele.stack.ports import KeptPorts
+from stele_harness.stack.ports import KeptPorts
 kept = KeptPorts(Path(sys.argv[1]))
 print(kept.give("n1"), kept.give("n2"), flush=True)
 kept.save()

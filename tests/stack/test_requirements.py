@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import tomllib
 
-from stele.stack.jars import project_root
+from stele_harness.stack.jars import project_root
 
 BACKPORT = re.compile(r"^backports[.-]zstd(.*)$", re.MULTILINE)
 

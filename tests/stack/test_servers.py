@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from stele.cli.local.foreground import StackOptions
-from stele.cli.local.lifecycle import STOP_DEADLINE_S, wait_ready
 from stele.cli.places import read_stack_file
-from stele.stack.broker import Broker, BrokerCluster
-from stele.stack.process import Program, spawn
-from stele.stack.redis import NAME, RedisServer
-from stele.stack.servers import Server, Servers
-from stele.stack.stack import SERVICES
-from stele.stack.supervisor import RESTARTS_PER_MINUTE, ProcessState
+from stele_harness.stack.broker import Broker, BrokerCluster
+from stele_harness.stack.foreground import StackOptions
+from stele_harness.stack.lifecycle import STOP_DEADLINE_S, wait_ready
+from stele_harness.stack.process import Program, spawn
+from stele_harness.stack.redis import NAME, RedisServer
+from stele_harness.stack.servers import Server, Servers
+from stele_harness.stack.stack import SERVICES
+from stele_harness.stack.supervisor import RESTARTS_PER_MINUTE, ProcessState
 from tests.polling import wait_until
 
 ALL_BUT_METADATA_LOG = tuple(spec.name for spec in SERVICES if spec.name != "metadata-log")

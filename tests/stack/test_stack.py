@@ -11,9 +11,16 @@ import httpx
 import psutil
 import pytest
 
-from stele.cli.local.lifecycle import OURS
-from stele.stack.stack import PORTS_FILE, SERVICES, STACK_FILE, ServiceSpec, Stack, node_specs
-from stele.stack.supervisor import ChildFailed, ProcessState
+from stele_harness.stack.lifecycle import OURS
+from stele_harness.stack.stack import (
+    PORTS_FILE,
+    SERVICES,
+    STACK_FILE,
+    ServiceSpec,
+    Stack,
+    node_specs,
+)
+from stele_harness.stack.supervisor import ChildFailed, ProcessState
 
 FAKE = """
 import os

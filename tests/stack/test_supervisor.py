@@ -12,8 +12,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from stele.stack.process import Process, Program, spawn
-from stele.stack.supervisor import (
+from stele_harness.stack.process import Process, Program, spawn
+from stele_harness.stack.supervisor import (
     RESTARTS_PER_MINUTE,
     ChildFailed,
     ProcessState,
@@ -93,7 +93,7 @@ def test_killed_child_is_restarted_with_growing_back_off(
 def test_child_that_keeps_dying_is_given_up_with_its_last_line(
     supervisor: Supervisor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("stele.stack.supervisor.LAST_BACK_OFF_S", 0.01)
+    monkeypatch.setattr("stele_harness.stack.supervisor.LAST_BACK_OFF_S", 0.01)
     said = "import sys; print('a long story', file=sys.stderr); sys.exit('no such cluster')"
     supervisor.start(command(tmp_path, said))
     with pytest.raises(ChildFailed, match=r"given_up.*\nno such cluster$") as raised:
@@ -182,7 +182,7 @@ def test_grandchildren_end_with_the_child(tmp_path: Path) -> None:
 ORPHANING = """
 import sys, threading
 from pathlib import Path
-from stele.stack.process import Program, spawn
+from stele_harness.stack.process import Program, spawn
 
 folder = Path(sys.argv[1])
 def start():

@@ -20,7 +20,7 @@ from stele.cdc_connector.topic import TableTopic
 from stele.domain.image import Image
 from stele.domain.rules.cdc import cdc_of
 from stele.log.follower import LogFollower
-from stele.runtime.answers.errors import ErrorBody
+from stele.runtime.answers.common import ErrorBody
 from stele.runtime.answers.node import ChangesView
 from stele.runtime.logs import get_logger
 from stele.runtime.transport import FAILURES, Transport, answer_of

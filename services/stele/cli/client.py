@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import random
+import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -17,16 +18,34 @@ from urllib.parse import urlsplit
 import msgspec
 
 from stele.cli.errors import CliError, RefusedError, TooOldError, UnreachableError, UsageError
-from stele.cli.lean import httpx
 from stele.cli.notice import RetryNotice
 from stele.cli.places import ServiceAddresses
 from stele.domain.commands import Envelope
 from stele.domain.not_taken import EXPIRED, HORIZON_MS
 from stele.metadata_log.api import OutcomeAnswer
-from stele.runtime.answers.errors import LASTING, ErrorBody
+from stele.runtime.answers.common import LASTING, ErrorBody
 
 if TYPE_CHECKING:
     import ssl
+
+
+@contextmanager
+def _hidden(module: str) -> Iterator[None]:
+    """Hide a module inside the block, unless it was imported before."""
+    modules: dict[str, Any] = sys.modules
+    if module in modules:
+        yield
+        return
+    modules[module] = None
+    try:
+        yield
+    finally:
+        del modules[module]
+
+
+# httpx has a command line that needs click, pygments and progress bars: a third of its import time.
+with _hidden("httpx._main"):
+    import httpx
 
 T = TypeVar("T")
 

@@ -25,7 +25,7 @@ from stele.words.operations import TEXTS
 
 _COMMANDS = "stele.cli.commands"
 _HARNESS = ("stele_harness.", "stele_simulator.")
-"""Packages of the distribution stele-harness, which holds what only tests and trials need."""
+"""Packages of the distribution stele-harness: what only tests and trials need."""
 MOST_EXAMPLES: Final = 2
 
 
@@ -44,9 +44,9 @@ _LAZY: dict[str, tuple[tuple[str, str, str], ...]] = {
         ("noop", "topology:noop", "Wait until the coordinator has read the log so far."),
         ("settings", "settings:app", "List and change settings."),
         ("features", "features:app", "List and enable features."),
-        ("token", "token:token", "Make an access token."),
+        ("token", "access:token", "Make an access token."),
         ("id", "requests:make_id", "Make a request id."),
-        ("console", "console:console", "Print the address of the web console."),
+        ("console", "access:console", "Print the address of the web console."),
     ),
     "Nodes and topology": (
         ("nodes", "nodes:nodes", "List nodes with state, place, liveness and data."),
@@ -92,7 +92,7 @@ _LAZY: dict[str, tuple[tuple[str, str, str], ...]] = {
     ),
     "Analysis": (("sql", "sql:sql", "Query the tables of the history in SQL."),),
     "Local development": (
-        ("stack", "stack:app", "Run a whole cluster on this machine."),
+        ("stack", "stele_harness.stack.command:app", "Run a whole cluster on this machine."),
         ("demo", "stele_harness.demo.command:demo", "Run a real cluster under load, and report."),
         ("drill", "stele_harness.demo.command:drill", "Lose a log under load, and recover it."),
         ("sim", "stele_simulator.command:app", "Run the deterministic simulator."),
@@ -101,7 +101,7 @@ _LAZY: dict[str, tuple[tuple[str, str, str], ...]] = {
             "stele_harness.conformance.command:conformance",
             "Test an agent against the contract of nodes.",
         ),
-        ("completion", "completion:completion", "Install Tab completion in the shell."),
+        ("completion", "access:completion", "Install Tab completion in the shell."),
     ),
 }
 

@@ -1,7 +1,8 @@
-"""Addresses of the services: from options, the environment, or a local stack's stack.json."""
+"""Addresses of services and brokers: from options, the environment, or a local stack's stack.json."""
 
 from __future__ import annotations
 
+import fcntl
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,12 +12,15 @@ from urllib.parse import urlsplit
 import msgspec
 
 from stele.cli.errors import UnreachableError, UsageError
-from stele.cli.local.lock import is_held
+from stele.runtime.settings import ConfigurationError, KafkaSettings, load_settings
 
 STACK_FILE = "stack.json"
+LOCK_FILE = "stack.lock"
+"""The process that runs a stack holds a lock on this file; the kernel releases it when it dies."""
 DEFAULT_DIRECTORY = Path(".stele")
 DIRECTORY_VARIABLE = "STELE_DIR"
 URL_VARIABLE = "STELE_URL"
+BROKERS_VARIABLE = "STELE_KAFKA_BOOTSTRAP"
 _PREFIX = "STELE_"
 _SUFFIX = "_URLS"
 
@@ -49,7 +53,7 @@ class RedisProcess(msgspec.Struct, frozen=True):
 
 
 class StackFile(msgspec.Struct, frozen=True):
-    """The file in which ``stele.stack`` describes its processes."""
+    """The file in which ``stele_harness.stack`` describes its processes."""
 
     pid: int
     environment: dict[str, str]
@@ -116,6 +120,30 @@ def told_or_of_stack(variable: str, typed: Path | None) -> str:
     return told_by_shell(typed).get(variable) or of_stack.get(variable, "")
 
 
+def kafka_at(servers: str, environment: Mapping[str, str] = os.environ) -> KafkaSettings:
+    """Return the settings for brokers at these addresses, with other STELE_KAFKA_* variables.
+
+    Raises UsageError.
+    """
+    try:
+        return load_settings(KafkaSettings, {**environment, BROKERS_VARIABLE: servers})
+    except ConfigurationError as error:
+        raise UsageError(str(error), "Correct the variable in this shell.") from error
+
+
+def told_kafka(typed: Path | None) -> KafkaSettings | None:
+    """Return the brokers of the given stack, else of the shell, else of the default stack.
+
+    The default stack uses no TLS and no SASL. None: no brokers are configured. Raises UsageError.
+    """
+    stack, shell = read_stack_file(stack_directory(typed)), told_by_shell(typed)
+    of_stack = "" if stack is None else stack.environment.get(BROKERS_VARIABLE, "")
+    servers = shell.get(BROKERS_VARIABLE, "") or of_stack
+    if servers != of_stack:
+        return kafka_at(servers, shell)
+    return KafkaSettings(kafka_bootstrap=servers) if servers else None
+
+
 def find_places(
     given: tuple[str, ...], directory: Path, environment: Mapping[str, str]
 ) -> ServiceAddresses:
@@ -176,6 +204,18 @@ def has_ended(directory: Path, pid: int) -> bool:
         return True
     except PermissionError:
         pass
+    return False
+
+
+def is_held(directory: Path) -> bool:
+    """Return True while a stack runs over the directory."""
+    try:
+        with (directory / LOCK_FILE).open("a") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError:
+        return True
     return False
 
 

@@ -18,10 +18,9 @@ from stele.coordinator.probes import held_bytes
 from stele.domain.base import Rejection
 from stele.domain.commands import Envelope
 from stele.domain.image import Image
+from stele.runtime.answers.common import ErrorBody, Position
 from stele.runtime.answers.coordinator import Progress
-from stele.runtime.answers.errors import ErrorBody
 from stele.runtime.answers.plans import PlanAnswer, PlanRequest
-from stele.runtime.answers.position import Position
 from stele.runtime.follow import Followed
 from stele.runtime.http import ErrorCode, Health, HttpError, JsonResponse, read_json
 from stele.runtime.request_ids import new_request_id

@@ -15,8 +15,8 @@ from stele.coordinator.model import ReplicaLiveness
 from stele.domain.model.archive import Replica
 from stele.domain.model.membership import Node
 from stele.domain.observed_time import ObservedTime
+from stele.runtime.answers.common import Position
 from stele.runtime.answers.node import NodeView
-from stele.runtime.answers.position import Position
 from stele.runtime.transport import FAILURES, HttpTransport, Transport, answer_of
 
 ASK_S: Final = 3.0

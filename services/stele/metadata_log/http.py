@@ -40,7 +40,7 @@ from stele.metadata_log.searching import Searching, as_json
 from stele.metadata_log.settings import MetadataLogSettings
 from stele.metadata_log.streams import Streams
 from stele.metadata_log.writer import BusyError, ReaderStoppedError, Writer
-from stele.runtime.answers.errors import LASTING, ErrorBody
+from stele.runtime.answers.common import LASTING, ErrorBody
 from stele.runtime.callers import Caller, Callers
 from stele.runtime.http import (
     ErrorCode,

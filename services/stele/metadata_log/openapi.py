@@ -13,7 +13,7 @@ from stele.metadata_log.api import CommandRequest, OutcomeAnswer
 from stele.metadata_log.questions import LEVELS, MAX_NUMBER, MAX_PAGE_ROWS, PAGE_ROWS
 from stele.metadata_log.schema_request import SchemaOutcome, SchemaRequest
 from stele.runtime.answers import metadata_log as answers
-from stele.runtime.answers.errors import ErrorBody
+from stele.runtime.answers.common import ErrorBody, Position
 from stele.runtime.answers.history import (
     ChangesAnswer,
     DiffAnswer,
@@ -22,7 +22,6 @@ from stele.runtime.answers.history import (
     StateAnswer,
 )
 from stele.runtime.answers.metadata_log import StatsAnswer
-from stele.runtime.answers.position import Position
 from stele.runtime.http import Health
 from stele.words.command_schemas import describe_commands
 

@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 
 from stele.domain.commands import COMMANDS
 from stele.domain.names import BALANCER, COORDINATOR
-from stele.runtime.answers.errors import LASTING
+from stele.runtime.answers.common import LASTING
 from stele.runtime.http import ErrorCode, HttpError
 from stele.runtime.logs import get_logger
 from stele.runtime.settings import ConfigurationError, ServiceSettings

@@ -32,7 +32,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from stele.domain.base import Rejection
 from stele.log.deliveries import DELIVERIES, refused_lately, start_wait
-from stele.runtime.answers.errors import Detail, ErrorBody
+from stele.runtime.answers.common import Detail, ErrorBody
 from stele.runtime.logs import get_logger
 from stele.runtime.metrics import REGISTRY, http_request_seconds
 from stele.runtime.service import wait_at_most

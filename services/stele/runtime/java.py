@@ -89,7 +89,7 @@ class Java:
 
 
 def classes_of(java: Java, jars: Path) -> Path:
-    """Return the path of the cached classes that a start loads (``stele.stack.classes``)."""
+    """Return the path of the cached classes that a start loads (``stele_harness.stack.classes``)."""
     return jars / f"classes-{java.version}.jsa"
 
 

@@ -12,7 +12,7 @@ from starlette.routing import Route
 
 from stele.domain.image import Image
 from stele.domain.snapshot import state_hash
-from stele.runtime.answers.position import Position
+from stele.runtime.answers.common import Position
 from stele.runtime.http import JsonResponse
 
 

@@ -11,8 +11,7 @@ import httpx
 import pytest
 from playwright.sync_api import Browser
 
-from stele.cli.local.lock import is_held
-from stele.cli.places import read_stack_file
+from stele.cli.places import is_held, read_stack_file
 from stele_harness.demo.checks import read_report
 from tests.chromium import is_skipped
 from tests.console.browser import Watched, chromium

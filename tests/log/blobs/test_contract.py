@@ -22,7 +22,7 @@ from stele.log.blobs.port import (
     StoreUnavailableError,
 )
 from stele.log.blobs.s3 import PART_BYTES
-from stele.stack.ports import free_port
+from stele_harness.stack.ports import free_port
 from tests.servers import S3Server
 
 

@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from stele.stack.ports import LOOPBACK
+from stele_harness.stack.ports import LOOPBACK
 from stele_simulator.live.fabric import Fabric, Rule
 from stele_simulator.live.peers import CLIENT, Peers
 

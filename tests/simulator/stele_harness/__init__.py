@@ -1,1 +1,1 @@
-"""Programs that test a cluster from outside: the demo, the drill and the conformance kit for agents."""
+"""Clusters for trials and tests: the local stack, the demo, the drill and the conformance kit for agents."""

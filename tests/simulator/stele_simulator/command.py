@@ -168,7 +168,7 @@ def live(
     import asyncio
 
     from stele.cli.errors import CliError
-    from stele.cli.local.foreground import STACK_FAILURES
+    from stele_harness.stack.foreground import STACK_FAILURES
     from stele_simulator.live.report import live_lines
     from stele_simulator.live.run import Live
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
+from http import HTTPStatus
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 from urllib.parse import quote
 
 import msgspec
@@ -12,12 +13,14 @@ from cyclopts import Parameter
 
 from stele.cli.client import NO_ANSWER, Client, decode, refusal_of
 from stele.cli.errors import CliError, RefusedError, UnreachableError, UsageError
-from stele.cli.lean import httpx
 from stele.cli.options import Where
 from stele.cli.output import error_console, joined, size
 from stele.cli.reading import StateReading
 from stele.domain.names import OWNS_TOKENS
-from stele.runtime.answers.errors import ErrorBody
+from stele.runtime.answers.common import ErrorBody
+
+if TYPE_CHECKING:
+    import httpx
 
 Consistency = Literal["one", "quorum", "all"]
 
@@ -146,7 +149,7 @@ def ask_any_node(
             continue
         if answer.is_success:
             return answer
-        if answer.status_code == httpx.codes.NOT_FOUND and not _is_about_a_key(answer):
+        if answer.status_code == HTTPStatus.NOT_FOUND and not _is_about_a_key(answer):
             raise RefusedError(
                 f"The store at {address} does not serve `stele put`, `get`, `delete` and `cdc tail`:"
                 f" 404 for {path}.",
@@ -155,7 +158,7 @@ def ask_any_node(
         if not isinstance(refused, UnreachableError):
             refused = refusal_of(answer)
         # A status below 500 rejects the request itself: other members would reject it too.
-        if answer.status_code < httpx.codes.INTERNAL_SERVER_ERROR:
+        if answer.status_code < HTTPStatus.INTERNAL_SERVER_ERROR:
             break
     raise refused or away
 

@@ -19,11 +19,10 @@ from cyclopts.validators import Number
 
 from stele.cli.commands.backup import known_urls, run_work
 from stele.cli.errors import CliError, Exit, UnreachableError, UsageError
-from stele.cli.kafka import kafka_at, told_kafka
 from stele.cli.notice import ProgressLine
 from stele.cli.options import FROM_ONE, Json, TypedDirectory, Where
 from stele.cli.output import console, counted, duration, print_line, print_value_as_json
-from stele.cli.places import told_or_of_stack
+from stele.cli.places import kafka_at, told_kafka, told_or_of_stack
 from stele.domain.snapshot import state_hash
 from stele.log.archive.container import Archived, NotArchivedError
 from stele.log.archive_store.source import Replayed, first_epoch, fold_archive_and_topic, fold_topic

@@ -45,9 +45,9 @@ from stele.domain.commands import (
 from stele.domain.model.requests import Request
 from stele.domain.names import RequestStatus
 from stele.domain.ring.ranges import RangeReplicas, upper_bound
+from stele.runtime.answers.common import Position
 from stele.runtime.answers.metadata_log import PlannedRow, TransitionPage
 from stele.runtime.answers.node import NodeView
-from stele.runtime.answers.position import Position
 from stele.runtime.answers.session_guard import AGREEMENT_PATH, SchemaAgreement
 from stele.words.given import join_of, replace_of, tokens_of
 

@@ -15,14 +15,14 @@ import msgspec
 from cyclopts import Parameter
 
 from stele.cli.errors import Exit, UsageError
-from stele.cli.kafka import kafka_at
 from stele.cli.output import console
+from stele.cli.places import kafka_at
 from stele.cli.progress import ProgressSteps
 from stele.runtime.settings import KafkaSettings
-from stele.stack.broker import BrokerCluster
 from stele_harness.conformance.kit import Result, name_of, run_kit, scenes_of
 from stele_harness.conformance.rules import Broken
 from stele_harness.conformance.scenes import SCENES
+from stele_harness.stack.broker import BrokerCluster
 
 DIRECTORY = Path("build/conformance")
 MARK = "conformance.txt"

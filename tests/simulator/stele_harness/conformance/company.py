@@ -39,10 +39,10 @@ from stele.log.kafka import KafkaLog
 from stele.runtime.kafka import ensure_topics
 from stele.runtime.request_ids import new_request_id
 from stele.runtime.settings import KafkaSettings, environment_of
-from stele.stack.process import Process, Program, spawn
 from stele_harness.conformance.rules import Broken, Wrong
 from stele_harness.conformance.values import Values
 from stele_harness.conformance.watch import Watch
+from stele_harness.stack.process import Process, Program, spawn
 
 LOOK_S: Final = 0.05
 COMMAND_S: Final = 30.0

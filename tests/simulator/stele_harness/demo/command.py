@@ -10,16 +10,15 @@ from cyclopts import Parameter
 from rich.panel import Panel
 
 from stele.cli.errors import CliError, Exit
-from stele.cli.local.foreground import StackOptions
-from stele.cli.local.lifecycle import empty
-from stele.cli.local.lock import is_held
 from stele.cli.output import console, table
-from stele.cli.places import read_stack_file
+from stele.cli.places import is_held, read_stack_file
 from stele_harness.demo.checks import Report
 from stele_harness.demo.scenario import DRILL, STEPS, Step, chosen_steps, play, verdict
 from stele_harness.demo.stack import stack_process, wait_started
 from stele_harness.demo.timeline import Timeline
 from stele_harness.demo.words import lines, suggestions, take_up, what_next
+from stele_harness.stack.foreground import StackOptions
+from stele_harness.stack.lifecycle import empty
 
 CLUSTER = "demo"
 DIRECTORY = Path("build/demo/stack")

@@ -16,7 +16,7 @@ import msgspec
 
 from stele.cli.commands.data import PutAnswer
 from stele.domain.routed import TABLE_VERSION
-from stele.runtime.answers.errors import ErrorBody
+from stele.runtime.answers.common import ErrorBody
 from stele.runtime.answers.node import ChangeView
 from stele_harness.demo.load import Answer, Load
 

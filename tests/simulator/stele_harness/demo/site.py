@@ -15,7 +15,6 @@ import msgspec
 
 from stele.cli.client import Client
 from stele.cli.errors import CliError, UnreachableError
-from stele.cli.local.lifecycle import last_line
 from stele.cli.places import LocalService, StackFile, find_places, read_stack_file
 from stele.domain.commands import AnyCommand, Envelope
 from stele.domain.model.membership import Node
@@ -29,6 +28,7 @@ from stele.runtime.answers.metadata_log import (
     TopologyAnswer,
 )
 from stele.runtime.request_ids import new_request_id
+from stele_harness.stack.lifecycle import last_line
 
 T = TypeVar("T")
 P = TypeVar("P", bound=CursorPage)

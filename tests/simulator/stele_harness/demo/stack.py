@@ -6,18 +6,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from stele.cli.errors import CliError
-from stele.cli.local.foreground import StackOptions, spawn_detached, starting
-from stele.cli.local.lifecycle import (
+from stele.cli.places import StackFile, is_held
+from stele_harness.demo.timeline import Timeline
+from stele_harness.stack.foreground import StackOptions, spawn_detached, starting
+from stele_harness.stack.lifecycle import (
     STOP_DEADLINE_S,
     Starting,
     bring_down,
     forget_dead,
     wait_ready,
 )
-from stele.cli.local.lock import is_held
-from stele.cli.places import StackFile
-from stele.stack.process import Program, spawn
-from stele_harness.demo.timeline import Timeline
+from stele_harness.stack.process import Program, spawn
 
 
 @contextmanager

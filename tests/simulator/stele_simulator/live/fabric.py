@@ -18,7 +18,7 @@ from typing import Final
 
 import msgspec
 
-from stele.stack.ports import LOOPBACK, free_port
+from stele_harness.stack.ports import LOOPBACK, free_port
 
 CHUNK_BYTES: Final = 64 * 1024
 RETRANSMISSION_S: Final = 0.2

@@ -13,7 +13,7 @@ import msgspec
 from stele.domain.image import Image
 from stele.domain.names import OWNS_TOKENS, UNFINISHED
 from stele.log.follower import LogFollower
-from stele.runtime.answers.position import Position
+from stele.runtime.answers.common import Position
 from stele_simulator.live.clients import DataClients, all_keys
 from stele_simulator.live.copies import record_copies
 from stele_simulator.live.faults import Role

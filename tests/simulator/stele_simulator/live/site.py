@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Final
 
 from stele.log.brokers import Brokers
-from stele.stack.broker import Broker
-from stele.stack.stack import ServiceSpec, Stack, node_specs
-from stele.stack.supervisor import ProcessState
+from stele_harness.stack.broker import Broker
+from stele_harness.stack.stack import ServiceSpec, Stack, node_specs
+from stele_harness.stack.supervisor import ProcessState
 from stele_simulator.live.fabric import Fabric
 from stele_simulator.live.faults import Role
 from stele_simulator.live.peers import Peers

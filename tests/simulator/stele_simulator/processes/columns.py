@@ -20,7 +20,7 @@ from stele.domain.image import Image
 from stele.domain.model.schema import AnyChange, ColumnDefinition, TableCreation, TypeCreation
 from stele.domain.model.schema_objects import Column, ColumnKind, TableSchema, TypeField
 from stele.domain.routed import TABLE_VERSION
-from stele.runtime.answers.errors import ErrorBody, code_in
+from stele.runtime.answers.common import ErrorBody, code_in
 from stele_simulator.kernel import Future, us
 from stele_simulator.messages import KvOp
 from stele_simulator.processes.data import (

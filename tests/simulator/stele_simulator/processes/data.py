@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from msgspec.structs import replace
 
-from stele.runtime.answers.errors import code_in
+from stele.runtime.answers.common import code_in
 from stele_simulator.kernel import Clock, Future, Owner, Task, us
 from stele_simulator.messages import KvOp
 from stele_simulator.registers import check_registers

@@ -21,8 +21,8 @@ from stele.domain.ring.ranges import RangeReplicas
 from stele.domain.routed import REPLICA
 from stele.node.cells import Cell
 from stele.node.wire import BATCH_PATH, Write, decode_answers, encode
+from stele.runtime.answers.common import Position
 from stele.runtime.answers.metadata_log import KeyspacesPage, PlacementsPage
-from stele.runtime.answers.position import Position
 from stele_harness.demo.scene import KEYSPACE, Scene
 from stele_harness.demo.site import Answers
 from stele_harness.demo.timeline import Bar

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from stele.cli.client import Client
 from stele.cli.commands.why import look
 from stele.cli.errors import UnreachableError
-from stele.cli.local.control import Control, Deed, ask_stack
 from stele.cli.places import find_places
 from stele.domain.commands import CreateKeyspace, Leave, Remove
 from stele.domain.names import UNFINISHED, NodeState, RequestStatus
@@ -18,6 +17,7 @@ from stele.runtime.answers.session_guard import NodeLiveness
 from stele.words.explain import story
 from stele_harness.demo.operation import DEADLINE_S, TICK_S, Fault, follow_operation
 from stele_harness.demo.scene import KEYSPACE, REPLICATION, Scene
+from stele_harness.stack.control import Control, Deed, ask_stack
 
 # Wait until the first nodes are members: they ask to join by themselves.
 

@@ -11,9 +11,22 @@ from cyclopts import App, Parameter, validators
 
 from stele.cli.client import Client
 from stele.cli.errors import CliError
-from stele.cli.local.control import Control, ControlAnswer, Deed, all_run, ask_stack, with_servers
-from stele.cli.local.foreground import StackOptions, run_in_foreground, start_detached
-from stele.cli.local.lifecycle import (
+from stele.cli.options import Force, Format, Here
+from stele.cli.output import print_line
+from stele.cli.places import find_places, is_held, says_where
+from stele.cli.reading import StateReading
+from stele.domain.names import NodeState
+from stele_harness.stack.control import (
+    Control,
+    ControlAnswer,
+    Deed,
+    all_run,
+    ask_stack,
+    with_servers,
+)
+from stele_harness.stack.folders import is_node
+from stele_harness.stack.foreground import StackOptions, run_in_foreground, start_detached
+from stele_harness.stack.lifecycle import (
     bring_down,
     departed_nodes,
     empty,
@@ -23,14 +36,7 @@ from stele.cli.local.lifecycle import (
     tail_log,
     why_given_up,
 )
-from stele.cli.local.lock import is_held
-from stele.cli.options import Force, Format, Here
-from stele.cli.output import print_line
-from stele.cli.places import find_places, says_where
-from stele.cli.reading import StateReading
-from stele.domain.names import NodeState
-from stele.stack.folders import is_node
-from stele.stack.supervisor import ProcessState
+from stele_harness.stack.supervisor import ProcessState
 
 app = App(name="stack", help="Broker, Redis, services and nodes as processes of this machine.")
 

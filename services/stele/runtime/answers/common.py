@@ -1,4 +1,4 @@
-"""The one shape of every HTTP error."""
+"""What every service answers: the one shape of an HTTP error, and the position in the log."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -26,3 +26,17 @@ def code_in(content: bytes | bytearray) -> str:
         return msgspec.json.decode(content, type=ErrorBody).code
     except (msgspec.DecodeError, UnicodeDecodeError):
         return ""
+
+
+class Position(msgspec.Struct, frozen=True):
+    """Answer of ``GET /v1/position``. All processes at one epoch have equal hashes.
+
+    ``state_id`` and ``log_id`` have 32 hex digits, ``hash`` the 64 of ``domain.snapshot.state_hash``.
+    """
+
+    service: str
+    instance: str
+    epoch: int
+    state_id: str
+    log_id: str
+    hash: str

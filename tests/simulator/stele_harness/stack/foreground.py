@@ -19,27 +19,27 @@ from rich.status import Status
 from rich.table import Table
 
 from stele.cli.errors import CliError, Exit
-from stele.cli.local.control import answer_questions, do, note_who_left
-from stele.cli.local.lifecycle import (
+from stele.cli.output import console, error_console, print_line
+from stele.cli.places import StackFile, read_stack_file
+from stele.runtime.java import KAFKA, SPARK, JavaMissing, find_java
+from stele_harness.stack.broker import BrokerFailed
+from stele_harness.stack.control import answer_questions, do, note_who_left
+from stele_harness.stack.folders import is_node, node_numbers
+from stele_harness.stack.jars import JarsMissing
+from stele_harness.stack.lifecycle import (
     READY_FILE,
     SETTLE_S,
     forget,
     forget_dead,
+    hold,
     settle,
     stack_table,
     wait_ready,
 )
-from stele.cli.local.lock import hold
-from stele.cli.output import console, error_console, print_line
-from stele.cli.places import StackFile, read_stack_file
-from stele.runtime.java import KAFKA, SPARK, JavaMissing, find_java
-from stele.stack.broker import BrokerFailed
-from stele.stack.folders import is_node, node_numbers
-from stele.stack.jars import JarsMissing
-from stele.stack.ports import NoFreePort
-from stele.stack.redis import RedisFailed
-from stele.stack.stack import CDC_CONNECTOR, SERVICES, ServiceSpec, Stack
-from stele.stack.supervisor import ChildFailed
+from stele_harness.stack.ports import NoFreePort
+from stele_harness.stack.redis import RedisFailed
+from stele_harness.stack.stack import CDC_CONNECTOR, SERVICES, ServiceSpec, Stack
+from stele_harness.stack.supervisor import ChildFailed
 
 TICK_S = 0.25
 LOOK_AT_LEFT_S = 10.0

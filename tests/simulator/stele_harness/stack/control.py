@@ -22,10 +22,10 @@ from stele.cli.places import StackFile, find_places
 from stele.cli.reading import StateReading
 from stele.domain.model.membership import Node
 from stele.domain.names import NodeState
-from stele.stack.folders import is_node, node_numbers
-from stele.stack.servers import Server
-from stele.stack.stack import SERVICES, Stack, node_specs
-from stele.stack.supervisor import ProcessState
+from stele_harness.stack.folders import is_node, node_numbers
+from stele_harness.stack.servers import Server
+from stele_harness.stack.stack import SERVICES, Stack, node_specs
+from stele_harness.stack.supervisor import ProcessState
 
 CONTROL_DIRECTORY = "control"
 QUESTION = ".question.json"

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import re
 import shutil
 import signal
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -17,23 +18,42 @@ from rich.table import Table
 
 from stele.cli.client import Client
 from stele.cli.errors import CliError, UnreachableError, UsageError
-from stele.cli.local.control import LOOK_TIMEOUT_S, node_rows, with_servers
-from stele.cli.local.lock import RUNS_ALREADY, is_held
 from stele.cli.output import styled, table
 from stele.cli.places import (
+    LOCK_FILE,
     STACK_FILE,
     BrokerProcess,
     LocalService,
     RedisProcess,
     ServiceAddresses,
     StackFile,
+    is_held,
     read_stack_file,
 )
 from stele.domain.model.membership import Node
 from stele.domain.names import NodeState
-from stele.stack.folders import is_node, was_removed
-from stele.stack.process import last_line as last_of
-from stele.stack.supervisor import EXIT_BAD_CONFIGURATION, RESTARTS_PER_MINUTE, ProcessState
+from stele_harness.stack.control import LOOK_TIMEOUT_S, node_rows, with_servers
+from stele_harness.stack.folders import is_node, was_removed
+from stele_harness.stack.process import last_line as last_of
+from stele_harness.stack.supervisor import EXIT_BAD_CONFIGURATION, RESTARTS_PER_MINUTE, ProcessState
+
+RUNS_ALREADY = (
+    "`stele stack status` shows it. To have what was left out (`--without`): `stele stack down`, which keeps"
+    " the data, then `stele stack up`. --dir chooses another."
+)
+
+
+@contextlib.contextmanager
+def hold(directory: Path) -> Iterator[None]:
+    """Hold the lock of a directory inside the block. Raises CliError if another stack has it."""
+    directory.mkdir(parents=True, exist_ok=True)
+    with (directory / LOCK_FILE).open("a") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise CliError(f"A stack runs over {directory} already.", RUNS_ALREADY) from error
+        yield
+
 
 # The processes of a stack as a table, and the last lines of their logs.
 

@@ -1,6 +1,6 @@
 """Caches of the classes that the JVMs of a stack load, which later starts map into memory.
 
-``make classes`` calls ``python -m stele.stack.classes``. It starts a broker and a session of Spark
+``make classes`` calls ``python -m stele_harness.stack.classes``. It starts a broker and a session of Spark
 once. Each writes its classes beside its jars when it ends (class data sharing, JEP 350).
 
 Measured on two cores: a broker is ready in 1.8 s instead of 3.9 s. It takes 2.3 s of a processor
@@ -31,8 +31,8 @@ from stele.runtime.java import (
     classes_of,
     find_java,
 )
-from stele.stack.broker import BrokerCluster, BrokerFailed
-from stele.stack.jars import JarSet, JarsMissing, folder_of
+from stele_harness.stack.broker import BrokerCluster, BrokerFailed
+from stele_harness.stack.jars import JarSet, JarsMissing, folder_of
 
 SPARK_TIMEOUT_S: Final = 300.0
 SESSION: Final = """

@@ -3,8 +3,8 @@
 `jars/<set>/jgo.toml` names what is wanted, `jars/<set>/jgo.lock.toml` every jar with its SHA-256.
 `sync` fills `.cache/jars/<set>`; afterwards nothing here needs a network.
 
-    python -m stele.stack.jars sync     # by the lock: fails when a jar differs
-    python -m stele.stack.jars lock     # resolve again and write the lock files
+    python -m stele_harness.stack.jars sync     # by the lock: fails when a jar differs
+    python -m stele_harness.stack.jars lock     # resolve again and write the lock files
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class LockedJar:
 def project_root() -> Path:
     """Return the folder that holds `jars/`: STELE_HOME, or the checkout this package runs from."""
     home = os.environ.get("STELE_HOME")
-    return Path(home) if home else Path(__file__).resolve().parents[3]
+    return Path(home) if home else Path(__file__).resolve().parents[4]
 
 
 def jar_paths(which: JarSet) -> tuple[Path, ...]:

@@ -15,10 +15,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from stele.runtime.java import JavaMissing
-from stele.stack.broker import Broker, BrokerFailed
-from stele.stack.jars import JarsMissing
-from stele.stack.redis import RedisFailed, RedisServer
-from stele.stack.supervisor import BackOff, ProcessState
+from stele_harness.stack.broker import Broker, BrokerFailed
+from stele_harness.stack.jars import JarsMissing
+from stele_harness.stack.redis import RedisFailed, RedisServer
+from stele_harness.stack.supervisor import BackOff, ProcessState
 
 Server = Broker | RedisServer
 CANNOT_START = (OSError, BrokerFailed, RedisFailed, JavaMissing, JarsMissing)

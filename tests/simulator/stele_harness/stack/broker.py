@@ -16,9 +16,9 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
 from stele.runtime.java import find_java, with_classes_of
-from stele.stack.jars import JarSet, classpath, folder_of
-from stele.stack.ports import LOOPBACK, Front, PortOf, any_port, no_front
-from stele.stack.process import Process, Program, ServerProcess, spawn, tail
+from stele_harness.stack.jars import JarSet, classpath, folder_of
+from stele_harness.stack.ports import LOOPBACK, Front, PortOf, any_port, no_front
+from stele_harness.stack.process import Process, Program, ServerProcess, spawn, tail
 
 MARK: Final = "meta.properties"
 """File that exists once a directory is formatted. It contains the cluster's id."""

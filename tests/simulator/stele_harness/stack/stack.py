@@ -23,13 +23,18 @@ from typing import Final
 from stele.log.brokers import Brokers
 from stele.runtime.kafka import ensure_topics
 from stele.runtime.settings import KafkaSettings, variable_of
-from stele.stack import folders
-from stele.stack.broker import BrokerCluster
-from stele.stack.ports import LOOPBACK, Front, KeptPorts, no_front
-from stele.stack.process import Program
-from stele.stack.redis import RedisServer
-from stele.stack.servers import Server, Servers
-from stele.stack.supervisor import EXIT_BAD_CONFIGURATION, ChildFailed, ProcessState, Supervisor
+from stele_harness.stack import folders
+from stele_harness.stack.broker import BrokerCluster
+from stele_harness.stack.ports import LOOPBACK, Front, KeptPorts, no_front
+from stele_harness.stack.process import Program
+from stele_harness.stack.redis import RedisServer
+from stele_harness.stack.servers import Server, Servers
+from stele_harness.stack.supervisor import (
+    EXIT_BAD_CONFIGURATION,
+    ChildFailed,
+    ProcessState,
+    Supervisor,
+)
 
 STACK_FILE = "stack.json"
 PORTS_FILE = "ports.json"

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from stele.stack.process import STOP_DEADLINE_S, Process, Program, spawn
+from stele_harness.stack.process import STOP_DEADLINE_S, Process, Program, spawn
 
 FIRST_BACK_OFF_S = 0.2
 LAST_BACK_OFF_S = 10.0

