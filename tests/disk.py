@@ -12,7 +12,7 @@ import pytest
 
 DISK_BYTES = 64 * 1024 * 1024
 CHUNK_BYTES = 256 * 1024
-COMMAND_S = 10.0
+COMMAND_S = 60.0
 
 
 class Disk:

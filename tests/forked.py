@@ -33,8 +33,8 @@ from tests.fork_server import MESSAGE_BYTES, MODULES
 
 ROOT: Final = Path(__file__).parent.parent
 SPAWN: Final = "STELE_TEST_SPAWN"
-READY_S: Final = 60.0  # to import everything, on a machine that has other things to do
-ANSWER_S: Final = 30.0
+READY_S: Final = 240.0  # to import everything, on a machine that has other things to do
+ANSWER_S: Final = 150.0
 POLL_S: Final = 0.2
 ANSWER_BYTES: Final = 64  # of a pid or an exit code
 OF_THE_INTERPRETER: Final = ("PYTHON", "LD_", "MALLOC_")

@@ -6,12 +6,14 @@ import time
 from collections.abc import Callable
 
 POLL_S = 0.02
+PATIENCE_S = 240.0
+"""Limit of a wait. It is no promise: a busy machine is five times slower than an idle one."""
 
 
 def wait_until(
     condition: Callable[[], object],
     what: str,
-    deadline_s: float = 90.0,
+    deadline_s: float = PATIENCE_S,
     *,
     poll_s: float = POLL_S,
     tolerate: tuple[type[Exception], ...] = (),

@@ -22,7 +22,7 @@ from tests.certificates import Authority
 from tests.docs.acls_page import kinds
 
 HEAP_MB = 256
-WAIT_S = 30.0
+WAIT_S = 150.0
 ITERATIONS = 4096
 """The least that Kafka takes."""
 SUPER_USER = "chief"

@@ -19,7 +19,7 @@ def flip_a_bit(path: Path) -> None:
 
 
 async def wait_until_ended(checks: Checks) -> None:
-    async with asyncio.timeout(90):
+    async with asyncio.timeout(240):
         while checks.answer.state is CheckState.RUNNING:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
 
@@ -42,7 +42,7 @@ async def test_check_reports_its_state_and_its_result(tmp_path: Path) -> None:
 async def test_shutdown_does_not_wait_for_a_check(tmp_path: Path) -> None:
     checks = Checks(Made(tmp_path).archive)
     checks.begin(1)
-    async with asyncio.timeout(90):
+    async with asyncio.timeout(240):
         await checks.close()
     assert checks.begin().state is not CheckState.DONE
 
@@ -84,7 +84,7 @@ async def test_checks_repeat_at_the_configured_interval(
     assert not checks.answer.began_ms, "only when asked"
     checks.repeat(every_days=0.2 / checking.DAY_S)
     ends = set[int]()
-    async with asyncio.timeout(90):
+    async with asyncio.timeout(240):
         while len(ends) < 3:
             await asyncio.sleep(0.01)
             ends |= {checks.answer.ended_ms} - {0}

@@ -84,7 +84,7 @@ async def test_diverged_replica_marks_its_folder_and_ends(
     await asyncio.sleep(0.05)
     assert not task.done() and set_aside(tmp_path) is None
     announce_next(history, held)
-    await asyncio.wait_for(task, 90)
+    await asyncio.wait_for(task, 240)
     assert ended == [True]
     assert (tmp_path / diverging.MARK).exists()
 

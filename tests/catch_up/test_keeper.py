@@ -22,7 +22,7 @@ from tests.domain.epochs import LOG_ID
 from tests.domain.epochs import History as Story
 
 EPOCHS = 60
-TIMEOUT_S = 20.0
+TIMEOUT_S = 240.0
 SMALL = SegmentLimits(epochs=10, size_bytes=1 << 20)
 
 

@@ -22,7 +22,7 @@ from tests.domain.epochs import History as Story
 from tests.log.archive.story import long_story
 from tests.log.archive_store.made import SNAPSHOTS, Made, small_blocks
 
-WITHIN_S = 20.0
+WITHIN_S = 240.0
 FIRST_YOUNG = 62
 
 

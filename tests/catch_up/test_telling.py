@@ -216,7 +216,7 @@ async def test_process_with_a_copied_folder_ends_if_another_announces_itself(
 
     said, mine = list[AnyCommand](), own()
     task = asyncio.create_task(tell(commander, lambda: log.image, lambda: mine))
-    async with asyncio.timeout(90):
+    async with asyncio.timeout(240):
         while not said:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
         theirs = mine._replace(address="http://there:2")

@@ -448,7 +448,7 @@ def test_ctrl_c_leaves_the_request_running_and_prints_how_to_follow_it(server: S
         shown = list(itertools.takewhile(lambda line: "write_both" not in line, child.stdout))
         assert shown[0] == "request mine\n"
         child.send_signal(signal.SIGINT)
-        rest, errors = child.communicate(timeout=90)
+        rest, errors = child.communicate(timeout=240)
     finally:
         child.kill()
     assert child.returncode == 130, errors

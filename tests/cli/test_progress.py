@@ -58,13 +58,13 @@ def test_progress_line_on_a_terminal_is_overwritten_and_erased(
     monkeypatch.setattr(notice, "TICK_S", 0.01)
     steps = ProgressSteps("seeds", ["1", "2"], jobs=1)
     with steps.shown():
-        wait_until(lambda: "0 of 2 seeds" in written.getvalue(), "the first line", 90)
+        wait_until(lambda: "0 of 2 seeds" in written.getvalue(), "the first line", 240)
         steps.done("1")
-        wait_until(lambda: "1 of 2 seeds" in written.getvalue(), "the next line", 90)
+        wait_until(lambda: "1 of 2 seeds" in written.getvalue(), "the next line", 240)
         with steps.aside():
             asides = len(written.getvalue())
             assert written.getvalue().endswith("\r\x1b[K"), "the line is gone"
-        wait_until(lambda: "running: 2" in written.getvalue()[asides:], "the line again", 90)
+        wait_until(lambda: "running: 2" in written.getvalue()[asides:], "the line again", 240)
     assert written.getvalue().endswith("\r\x1b[K")
 
 
@@ -85,7 +85,7 @@ def slow(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 def wait_until_reported(told: list[str], count: int, name: str) -> None:
     begins, ends = f"{count} of ", f"running: {name}"
-    wait_until(lambda: any(x.startswith(begins) and x.endswith(ends) for x in told), name, 90)
+    wait_until(lambda: any(x.startswith(begins) and x.endswith(ends) for x in told), name, 240)
 
 
 @pytest.mark.parametrize("json", [(), ("--json",)])

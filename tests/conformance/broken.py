@@ -120,7 +120,7 @@ def acks_before_its_row(patch: Patch) -> None:
         The first node of a cluster has no epoch to acknowledge before its row, hence the limit.
         """
         with suppress(TimeoutError):
-            async with asyncio.timeout(90):
+            async with asyncio.timeout(240):
                 await acked.wait()
         await plain(*args, **options)
 

@@ -17,7 +17,7 @@ from tests.polling import wait_until
 ROOT = Path(__file__).resolve().parents[2]
 PICTURES = ROOT / "build" / "console"
 WIDTH, HEIGHT = 1280, 860
-DEADLINE_MS = 90_000
+DEADLINE_MS = 240_000
 """Limit of each wait. Playwright's five seconds are too few on a busy machine."""
 SHOWN = """(() => {
     const { place, newest, trouble, problem, locked, looked } = globalThis.steleConsole?.state ?? {};

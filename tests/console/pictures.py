@@ -132,7 +132,7 @@ def _picture(page: Page) -> bytes:
 
 
 def _put(stack: Stack) -> None:
-    with httpx.Client(timeout=90) as client:
+    with httpx.Client(timeout=240) as client:
         for n in range(KEYS):
             url = stack.url(f"n{n % 4 + 1}")
             data = os.urandom(VALUE_BYTES)
@@ -147,7 +147,7 @@ def _load(stack: Stack) -> Iterator[None]:
     end = threading.Event()
 
     def run() -> None:
-        with httpx.Client(timeout=90) as client:
+        with httpx.Client(timeout=240) as client:
             for n in itertools.count():
                 if end.wait(LOAD_EVERY_S):
                     return
@@ -167,18 +167,18 @@ def _load(stack: Stack) -> Iterator[None]:
 def _command(stack: Stack, reason: str, **fields: object) -> None:
     body = {"request_id": new_request_id(), "actor": "ann", "reason": reason, "command": fields}
     answer = httpx.post(
-        f"{stack.url('metadata-log')}/v1/commands", content=msgspec.json.encode(body), timeout=90
+        f"{stack.url('metadata-log')}/v1/commands", content=msgspec.json.encode(body), timeout=240
     )
     assert answer.status_code == 200, answer.text
 
 
 def _normal(stack: Stack) -> int:
-    nodes = httpx.get(f"{stack.url('metadata-log')}/v1/nodes", timeout=90).json()["nodes"]
+    nodes = httpx.get(f"{stack.url('metadata-log')}/v1/nodes", timeout=240).json()["nodes"]
     return sum(node["state"] == "normal" for node in nodes)
 
 
 def _newest(stack: Stack) -> int:
-    epoch: int = httpx.get(f"{stack.url('metadata-log')}/v1/topology", timeout=90).json()["epoch"]
+    epoch: int = httpx.get(f"{stack.url('metadata-log')}/v1/topology", timeout=240).json()["epoch"]
     return epoch
 
 

@@ -142,9 +142,9 @@ async def test_stream_ends_once_its_token_is_withdrawn(tmp_path: Path) -> None:
     app.user_middleware.insert(0, Middleware(AccessControl, token="", callers=callers))
     headers = {"authorization": f"Bearer {TOKEN}"}
     async with (
-        asyncio.timeout(90),
+        asyncio.timeout(240),
         serving(app, bind("127.0.0.1", 0)) as url,
-        httpx.AsyncClient(base_url=url, timeout=90, headers=headers) as http,
+        httpx.AsyncClient(base_url=url, timeout=240, headers=headers) as http,
         http.stream("GET", "/api/stream") as answer,
     ):
         parts = answer.aiter_raw()

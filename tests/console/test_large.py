@@ -13,7 +13,7 @@ from tests.console.generated import Generated, large_image, served_beside
 from tests.console.process import console
 from tests.polling import wait_until
 
-pytestmark = [pytest.mark.browser, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.browser]
 
 TABLETS = 1 << 20
 NODES = 1000

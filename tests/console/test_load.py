@@ -12,7 +12,7 @@ from tests.console.generated import Generated, large_image, served_beside
 from tests.console.process import console
 from tests.polling import wait_until
 
-pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.browser]
 
 MUTE = """globalThis.SharedWorker = class {
     constructor() { globalThis.workersAsked = (globalThis.workersAsked ?? 0) + 1; }

@@ -20,7 +20,7 @@ from tests.console.generated import TABLE, Generated, large_image, served_beside
 from tests.console.process import console
 from tests.polling import wait_until
 
-pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.browser]
 
 NODES, TABLETS = 4, 64
 MAP = "**/api/map*"

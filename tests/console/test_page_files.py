@@ -59,7 +59,7 @@ def test_every_module_is_valid_javascript() -> None:
             [node, "--check", "--input-type=module"],
             input=path.read_bytes(),
             capture_output=True,
-            timeout=90,
+            timeout=240,
             check=False,
         )
         assert not done.returncode, (path.name, done.stderr.decode())

@@ -20,7 +20,6 @@ def test_docs_show_every_picture_and_each_is_small() -> None:
 
 @pytest.mark.slow
 @pytest.mark.browser
-@pytest.mark.timeout(1200)
 def test_every_page_has_a_picture_in_both_themes(tmp_path: Path) -> None:
     folder = tmp_path / "pictures"
     folder.mkdir()

@@ -31,7 +31,7 @@ from tests.console.generated import Generated, served
 from tests.console.test_packed_map import grown, images
 from tests.services.world import until
 
-LIMIT_S = 90.0
+LIMIT_S = 240.0
 
 
 @asynccontextmanager

@@ -16,7 +16,7 @@ from tests.services.groups import fence_member
 
 pytestmark = pytest.mark.broker
 
-DEADLINE_S = 90.0
+DEADLINE_S = 240.0
 Candidate = Callable[[str], Awaitable[Election]]
 
 

@@ -63,7 +63,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def until(condition: Callable[[], object], what: str) -> None:
-    async with asyncio.timeout(90):
+    async with asyncio.timeout(240):
         while not condition():  # noqa: ASYNC110
             await asyncio.sleep(0.01)
     assert condition(), what

@@ -8,7 +8,7 @@ from stele.log.brokers import Brokers
 from stele.runtime.kafka import ensure_topics, topic_specs
 from tests.servers import container_broker
 
-pytestmark = [pytest.mark.deploy, pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.deploy, pytest.mark.slow]
 
 
 @pytest.mark.usefixtures("docker")
@@ -18,5 +18,5 @@ def test_fixture_broker_runs_in_a_container_if_docker_answers(cluster: str) -> N
         ensure_topics(Brokers(bootstrap), cluster)
         from confluent_kafka.admin import AdminClient
 
-        topics = AdminClient({"bootstrap.servers": bootstrap}).list_topics(timeout=90).topics
+        topics = AdminClient({"bootstrap.servers": bootstrap}).list_topics(timeout=240).topics
     assert {f"stele.{cluster}.{topic}" for topic in topic_specs(1)} <= set(topics)

@@ -119,7 +119,7 @@ def test_every_topic_has_three_replicas(deployment: ComposeDeployment) -> None:
         "import json,os\n"
         "from confluent_kafka.admin import AdminClient\n"
         "found = AdminClient({'bootstrap.servers': os.environ['STELE_KAFKA_BOOTSTRAP']})"
-        ".list_topics(timeout=90).topics\n"
+        ".list_topics(timeout=240).topics\n"
         "print(json.dumps({n: [len(p.replicas) for p in t.partitions.values()]"
         " for n, t in found.items() if n.startswith('stele.')}))"
     )
@@ -338,7 +338,7 @@ def _leader_of_the_log(deployment: ComposeDeployment) -> str:
         "from confluent_kafka.admin import AdminClient\n"
         "topic = 'stele.' + os.environ['STELE_CLUSTER'] + '.epochs'\n"
         "found = AdminClient({'bootstrap.servers': os.environ['STELE_KAFKA_BOOTSTRAP']})"
-        ".list_topics(topic, timeout=90).topics\n"
+        ".list_topics(topic, timeout=240).topics\n"
         "print(found[topic].partitions[0].leader)"
     )
     return f"kafka-{deployment.python('metadata-log-1', code).strip()}"

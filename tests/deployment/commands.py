@@ -27,7 +27,7 @@ async def is_well(service: Service) -> None:
 
 async def command(log: Service, request_id: str = "", **fields: Any) -> httpx.Response:
     """The answer to a command; ``request_id`` is the name of an id."""
-    async with httpx.AsyncClient(timeout=90, verify=PLAIN_HTTP) as client:
+    async with httpx.AsyncClient(timeout=240, verify=PLAIN_HTTP) as client:
         body = {"request_id": named(request_id) if request_id else "", "command": fields}
         return await client.post(f"{log.url}/v1/commands", json=body)
 
@@ -48,7 +48,7 @@ async def change(log: Service, name: str, value: str) -> int:
 
 async def fill(log: Service, count: int) -> None:
     """Commit ``count`` epochs, twenty at a time."""
-    async with httpx.AsyncClient(timeout=90, verify=PLAIN_HTTP) as client:
+    async with httpx.AsyncClient(timeout=240, verify=PLAIN_HTTP) as client:
 
         async def one(n: int) -> None:
             body = {"command": {"type": "set_setting", "name": f"s{n % 9}", "value": str(n)}}

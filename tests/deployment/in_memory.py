@@ -69,7 +69,7 @@ class Site:
         try:
             async with (
                 serving(app, bind("127.0.0.1", port), grace_s=0.1) as url,
-                httpx.AsyncClient(base_url=url, timeout=90) as self.http,
+                httpx.AsyncClient(base_url=url, timeout=240) as self.http,
             ):
                 yield url
         finally:

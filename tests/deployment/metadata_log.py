@@ -14,7 +14,7 @@ from stele.domain.model.requests import named
 from tests.deployment.process import HTTP_TIMEOUT_S, PLAIN_HTTP, Service
 from tests.polling import wait_until
 
-DEADLINE_S = 90.0
+DEADLINE_S = 240.0
 
 
 class MetadataLog:

@@ -17,8 +17,8 @@ from stele_harness.stack.process import Process, Program
 from tests import forked
 from tests.polling import wait_until
 
-ANNOUNCEMENT_S = 90.0
-HTTP_TIMEOUT_S = 90.0
+ANNOUNCEMENT_S = 240.0
+HTTP_TIMEOUT_S = 240.0
 PLAIN_HTTP = False
 """The ``verify`` of httpx: to read certificates that no test needs takes 20 ms of processor time a call."""
 

@@ -38,11 +38,11 @@ from tests.services.world import settle, until
 
 KEYSPACE = "library"
 HTTP_OK = 200
-REST_S = 90.0
+REST_S = 240.0
 NO_REDIS = "redis://127.0.0.1:1/0"
 LOOK_S = 0.1
 CLI_S = 120
-DELETED_S = 90.0
+DELETED_S = 240.0
 TIMEOUT = aiohttp.ClientTimeout(total=10)
 
 

@@ -30,7 +30,7 @@ from stele_harness.stack.process import Process, Program, spawn
 from tests.docs.pages import REPOSITORY, Block, Shown, commands
 from tests.polling import POLL_S, wait_until
 
-COMMAND_TIMEOUT_S = 60
+COMMAND_TIMEOUT_S = 240
 REPEATED = tuple(
     f"stele {name}"
     for name in (
@@ -46,7 +46,7 @@ REPEATED = tuple(
     )
 )
 """Commands that show the current state. They are repeated until the output matches the page."""
-REPEAT_FOR_S = 30.0
+REPEAT_FOR_S = 120.0
 ANYTHING = "..."
 _ID = (
     r"\b[0-9a-f]{8}-[0-9a-f]{4}(?:(?:-[0-9a-f]{4}){2}-[0-9a-f]{12})?(?![-\w])"
@@ -65,8 +65,8 @@ _NAMES = {
 }
 """Patterns of varying words by kind. The reader keeps text in parentheses for later commands."""
 _KNOWN = re.compile(rf"{_URL}|{_ID}|\b\d\d+\b")
-_NOTICE = re.compile(r"stele: .+; trying again \(\d+\), for \d+ s more")
-"""Message on standard error while a service is not ready yet. A page need not show it."""
+_NOTICE = re.compile(r"stele: .+; (?:trying again \(\d+\), for|waiting for) \d+ s more")
+"""Messages on standard error while a service does not answer. A page need not show them."""
 EVAL_ENV = 'eval "$(stele stack env)"'
 _SHELL = frozenset("|<>&;$")
 

@@ -126,7 +126,6 @@ def test_every_command_listed_as_not_run_is_on_a_page() -> None:
 
 
 @pytest.mark.end_to_end
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     "shared_pages",
     [

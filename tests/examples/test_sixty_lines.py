@@ -117,7 +117,6 @@ def served(cluster: Deployment, name: str) -> int:
 
 
 @pytest.mark.broker
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     "program",
     # compiling the agent in Go takes a minute; test_go_agent.py covers it

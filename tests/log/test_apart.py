@@ -35,7 +35,7 @@ from tests.log.memory import MemoryLog, MemoryPartition
 from tests.log.test_pipeline import LARGE, Writer, applied_once, by_name, code_of, create, setting
 from tests.services.world import until
 
-TIMEOUT_S = 90.0
+TIMEOUT_S = 240.0
 
 
 @pytest.fixture(autouse=True)

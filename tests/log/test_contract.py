@@ -22,7 +22,7 @@ from stele_harness.stack.ports import LOOPBACK, free_port
 from tests.log.memory import MemoryLog, MemoryPartition
 from tests.polling import wait_until
 
-DEADLINE_S = 90.0
+DEADLINE_S = 240.0
 
 Open = Callable[[], Log]
 

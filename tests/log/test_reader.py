@@ -25,7 +25,7 @@ from stele.log.port import Record, TopicProbe
 from tests.domain.history import three_nodes
 from tests.log.memory import MemoryLog, MemoryPartition
 
-TIMEOUT_S = 90.0
+TIMEOUT_S = 240.0
 OTHER_LOG = bytes([5] * 16)
 
 

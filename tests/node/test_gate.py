@@ -25,7 +25,7 @@ from tests.domain.history import join
 from tests.log.memory import MemoryLog, MemoryPartition
 from tests.node.world import World, until
 
-WAITS_S = 20.0
+WAITS_S = 240.0
 
 
 class Start:
@@ -367,7 +367,7 @@ async def test_history_that_differs_from_the_replicas_does_not_end_the_node(
     floor = Floor(world.image.epoch, bytes(16), "a catch-up replica holds")
     again = Start(boot(directory.folder, "n9", "demo"), record_count(world), world, floor=floor)
     admitting = asyncio.create_task(again.admit())
-    await asyncio.wait_for(again.follower.failed.wait(), 90)
+    await asyncio.wait_for(again.follower.failed.wait(), 240)
     await asyncio.sleep(0.2)
     assert not admitting.done()
     assert again.code() == "unavailable"

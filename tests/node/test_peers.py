@@ -16,7 +16,7 @@ from stele.runtime.transport import FAILURES, HttpTransport
 UNRESOLVABLE = "http://node..local:80"
 """No resolver accepts it: the client fails with a UnicodeError, which is not its own class."""
 MANY = 2 * CALLS_PER_NODE * BATCH_OPS
-LIMIT_S = 90.0
+LIMIT_S = 240.0
 
 
 def read(token: int) -> Read:

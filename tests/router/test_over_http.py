@@ -138,7 +138,7 @@ async def test_router_rereads_the_state_of_a_recovered_log() -> None:
         other.give(len(other.history.epochs))
         assert other.given < 60
         async with other.serving(int(url.rpartition(":")[2])):
-            async with asyncio.timeout(90):
+            async with asyncio.timeout(240):
                 while router.image.state_id != other.image.state_id:
                     other.history.apply(SetSetting("colour", str(other.given)))
                     other.give(1)

@@ -275,4 +275,4 @@ for name in {WITHOUT!r}:
 import stele.router
 stele.router.Router.lookup, stele.router.http_router
 """
-    subprocess.run([sys.executable, "-c", program], check=True, timeout=90)
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=240)

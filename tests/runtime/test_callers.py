@@ -290,7 +290,7 @@ async def whoami_client(folder: Path) -> AsyncIterator[httpx.AsyncClient]:
     app = build_app("trial", [], lambda: Health(ok=True), plain={"/who": guarded(callers)})
     async with (
         serving(app, bind("127.0.0.1", 0)) as url,
-        httpx.AsyncClient(base_url=url, timeout=90) as http,
+        httpx.AsyncClient(base_url=url, timeout=240) as http,
     ):
         yield http
 

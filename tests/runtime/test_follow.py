@@ -13,7 +13,7 @@ from stele.runtime.follow import Followed
 from stele.runtime.retries import until_it_works
 from tests.node.world import World
 
-LIMIT_S = 90.0
+LIMIT_S = 240.0
 
 
 @pytest.fixture

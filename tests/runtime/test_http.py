@@ -66,7 +66,7 @@ async def client(health: Health = WELL) -> AsyncIterator[httpx.AsyncClient]:
     app = build_app("trial", ROUTES, lambda: health, max_body_bytes=LIMIT_BYTES)
     async with (
         serving(app, bind("127.0.0.1", 0)) as url,
-        httpx.AsyncClient(base_url=url, timeout=90) as http,
+        httpx.AsyncClient(base_url=url, timeout=240) as http,
     ):
         yield http
 
@@ -169,7 +169,7 @@ async def test_an_open_stream_ends_when_the_server_stops() -> None:
         return StreamingResponse(lines())
 
     app = build_app("trial", [Route("/stream", stream)], lambda: WELL)
-    async with httpx.AsyncClient(timeout=90) as http:
+    async with httpx.AsyncClient(timeout=240) as http:
         async with serving(app, bind("127.0.0.1", 0)) as url:
             request = http.build_request("GET", f"{url}/stream")
             answer = await http.send(request, stream=True)
@@ -213,7 +213,7 @@ async def test_connections_have_tcp_nodelay() -> None:
     port = listening.getsockname()[1]
     async with await asyncio.start_server(connected, sock=listening):
         _, client_ = await asyncio.open_connection("127.0.0.1", port)
-        assert await asyncio.wait_for(delays, 90)
+        assert await asyncio.wait_for(delays, 240)
         client_.close()
 
 
@@ -225,7 +225,7 @@ async def test_service_answers_503_until_it_serves_at_the_same_address(
     stop = asyncio.Event()
     async with (
         listening(ServiceSettings(instance_id="t1"), "trial", "catching_up") as listener,
-        httpx.AsyncClient(base_url=listener.url, timeout=90) as client,
+        httpx.AsyncClient(base_url=listener.url, timeout=240) as client,
     ):
         early = await client.get("/healthz")
         assert (early.status_code, early.json()["reason"]) == (503, "Kafka does not answer.")
@@ -240,4 +240,4 @@ async def test_service_answers_503_until_it_serves_at_the_same_address(
         assert status == 200
         assert (await client.post("/ask", json={"tokens": 16})).json() == {"tokens": 16}
         stop.set()
-        await asyncio.wait_for(serving_it, 90)
+        await asyncio.wait_for(serving_it, 240)

@@ -123,7 +123,7 @@ async def test_health_check_of_the_image_works_with_and_without_tls(
         asked = await asyncio.create_subprocess_exec(
             "bash", str(CHECK), env=env, stdout=asyncio.subprocess.PIPE
         )
-        async with asyncio.timeout(90):
+        async with asyncio.timeout(240):
             shown, _ = await asked.communicate()
     assert (asked.returncode == 0) is is_well
     assert json.loads(shown)["reason"] == ("" if is_well else "tired")

@@ -36,12 +36,12 @@ pytestmark = pytest.mark.broker
 def config_of(kafka: str, name: str) -> dict[str, str]:
     admin = AdminClient({"bootstrap.servers": kafka})
     resource = ConfigResource(ConfigResource.Type.TOPIC, name)
-    entries = admin.describe_configs([resource])[resource].result(timeout=90)
+    entries = admin.describe_configs([resource])[resource].result(timeout=240)
     return {key: entry.value for key, entry in entries.items()}
 
 
 def test_topics_exist_with_their_partitions(kafka: str, topics: str) -> None:
-    found = AdminClient({"bootstrap.servers": kafka}).list_topics(timeout=90).topics
+    found = AdminClient({"bootstrap.servers": kafka}).list_topics(timeout=240).topics
     for topic, spec in topic_specs(1).items():
         assert len(found[topic_name(topics, topic)].partitions) == spec.partitions
 
@@ -96,7 +96,7 @@ def test_automatically_created_topic_gets_its_partitions(kafka: str, cluster: st
     """With ``auto.create.topics.enable`` a write recreates a deleted topic."""
     admin, name = AdminClient({"bootstrap.servers": kafka}), topic_name(cluster, Topic.ACKS)
     made = admin.create_topics([NewTopic(name, num_partitions=1, replication_factor=1)])
-    made[name].result(timeout=90)
+    made[name].result(timeout=240)
     ensure_topics(Brokers(kafka), cluster)
     specs = named_specs(cluster, 1)
     states = read_topics(admin, specs)

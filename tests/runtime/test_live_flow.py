@@ -28,7 +28,7 @@ from stele.runtime.live_flow import (
 from stele.runtime.service import Stop
 from stele.runtime.settings import ServiceSettings
 
-LIMIT_S = 90.0
+LIMIT_S = 240.0
 ACKS = LiveFlow("session-guard", "acks", 1000)
 
 

@@ -120,7 +120,7 @@ def test_service_prints_its_address_answers_and_exits_with_0(
     announcement = json.loads(process.stdout_of_this_run())
     assert announcement["service"] == "trial"
     assert announcement["instance"] == "trial-1"
-    assert httpx.get(f"{announcement['http']}/healthz", timeout=90).json()["epoch"] == 12
+    assert httpx.get(f"{announcement['http']}/healthz", timeout=240).json()["epoch"] == 12
     process.signal(number)
     assert process.wait(10) == 0
 
@@ -160,7 +160,7 @@ def test_service_that_waits_for_brokers_answers_with_the_reason(run: Run) -> Non
 
     def answers(path: str) -> str:
         try:
-            answer = httpx.get(f"http://127.0.0.1:{port}{path}", timeout=90)
+            answer = httpx.get(f"http://127.0.0.1:{port}{path}", timeout=240)
         except httpx.TransportError:
             return ""
         assert answer.status_code == 503
@@ -249,15 +249,15 @@ async def test_cancel_at_the_time_of_the_event_is_not_lost(turns: int) -> None:
     for _ in range(turns):
         await asyncio.sleep(0)
     task.cancel()
-    await asyncio.wait((task,), timeout=90)
+    await asyncio.wait((task,), timeout=240)
     assert task.cancelled()
 
 
 async def test_wait_ends_with_the_event_or_the_limit() -> None:
     event = asyncio.Event()
-    await asyncio.wait_for(wait_at_most(event, 0.01), 90)
+    await asyncio.wait_for(wait_at_most(event, 0.01), 240)
     event.set()
-    await asyncio.wait_for(wait_at_most(event, 120), 90)
+    await asyncio.wait_for(wait_at_most(event, 120), 240)
 
 
 async def test_reader_start_cancelled_when_it_becomes_ready_ends(
@@ -270,7 +270,7 @@ async def test_reader_start_cancelled_when_it_becomes_ready_ends(
         await asyncio.sleep(0)
     reader._ready.set()
     task.cancel()
-    await asyncio.wait((task,), timeout=90)
+    await asyncio.wait((task,), timeout=240)
     assert task.cancelled()
 
 

@@ -7,7 +7,7 @@ from confluent_kafka.admin import AdminClient
 
 from tests.polling import wait_until
 
-DEADLINE_S = 90.0
+DEADLINE_S = 240.0
 
 
 def fence_member(

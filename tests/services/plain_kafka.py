@@ -11,7 +11,7 @@ from stele.log.flows import flow_topic
 from stele.runtime.kafka import ensure_topics
 from tests.polling import wait_until
 
-DEADLINE_S = 90.0
+DEADLINE_S = 240.0
 
 
 class Kafka:

@@ -30,7 +30,7 @@ async def start(kafka: str, topics: str, redis_url: str, tmp_path: Path) -> Asyn
 async def settled_beginning(log: Service, *replicas: Service) -> dict[str, Any]:
     """Return the beginning of the archive, once all these replicas have deleted older epochs."""
     found = dict[str, Any]()
-    async with asyncio.timeout(90):
+    async with asyncio.timeout(240):
         while True:
             found = (await log.get("/v1/catch_up"))["archive"]["trimmed"] or {"epoch": 0}
             answers = [await replica.get("/v1/archive") for replica in replicas]
@@ -125,5 +125,5 @@ async def check_reads_get_a_hint(
 
 
 async def ask(service: Service, path: str) -> httpx.Response:
-    async with httpx.AsyncClient(timeout=90) as client:
+    async with httpx.AsyncClient(timeout=240) as client:
         return await client.get(f"{service.url}{path}")

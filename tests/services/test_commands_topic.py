@@ -15,7 +15,7 @@ from stele.metadata_log.commands_topic import CommandsTopic, PartitionProgress, 
 from stele.metadata_log.settings import MetadataLogSettings
 from stele.metadata_log.writer import BusyError, Writer
 
-TIMEOUT_S = 90.0
+TIMEOUT_S = 240.0
 
 
 def test_committed_offset_covers_only_answered_commands() -> None:

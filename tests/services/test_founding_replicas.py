@@ -19,7 +19,7 @@ from stele.runtime.answers.catch_up import ArchiveAnswer
 from stele.runtime.catch_up import CatchUp
 from tests.log.memory import MemoryLog, MemoryPartition
 
-WAIT_S = 30.0
+WAIT_S = 150.0
 LATE_S = 0.3
 OLD = "0a" * 16
 

@@ -14,7 +14,7 @@ from tests.services.world import LogWriter, until
 pytestmark = pytest.mark.broker
 
 STARTS = "TailConsumer]: Starting"
-END_LIMIT_S = 30.0
+END_LIMIT_S = 150.0
 
 
 @pytest.mark.parametrize("module", ["session_guard", "tablet_balancer"])

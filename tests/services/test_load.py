@@ -29,7 +29,7 @@ TABLETS = 16
 KEYS_PER_TABLET = 2
 LARGE, SMALL = 40_000, 20_000
 CAPACITY = 10**9
-REST_S = 90
+REST_S = 240.0
 OFF_MS = 12_000
 """The balancer listens for three seconds before it plans."""
 

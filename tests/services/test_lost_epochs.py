@@ -97,7 +97,7 @@ async def test_node_follows_a_recovered_log_unless_it_acknowledged_a_lost_epoch(
     made = await command(log, type="create_keyspace", name="library", replication={"dc1": 1})
     assert made.status_code == 200, made.text
     await node.until("/v1/node", lambda a: a["epoch"] >= made.json()["epoch"], "the keyspace")
-    async with httpx.AsyncClient(timeout=90) as client:
+    async with httpx.AsyncClient(timeout=240) as client:
         assert (await client.put(node.url + KEY, content=b"v")).status_code == 200
 
         # Nothing is lost: the archive has every epoch that the node acknowledged.

@@ -78,7 +78,7 @@ async def test_node_with_an_older_copy_serves_nothing_until_it_is_accepted(
     made = await command(log, type="create_keyspace", name="library", replication={"dc1": 1})
     assert made.status_code == 200, made.text
     await node.until("/v1/node", lambda a: a["epoch"] >= made.json()["epoch"], "the keyspace")
-    async with httpx.AsyncClient(timeout=90) as client:
+    async with httpx.AsyncClient(timeout=240) as client:
         assert (await client.put(node.url + KEY, content=b"old")).status_code == 200
         await killed(node)
         shutil.copytree(folder, copy)

@@ -48,7 +48,7 @@ async def put(cluster: Deployment, table: str, key: str, value: bytes) -> None:
 
 async def serves(cluster: Deployment, node_id: str) -> None:
     """Wait until the node serves. It is healthy and in the log before it has read its admission."""
-    async with asyncio.timeout(90):
+    async with asyncio.timeout(240):
         while True:
             status, body = await cluster.get(node_id, "k0")
             if status == HTTP_OK:
@@ -226,13 +226,13 @@ async def test_state_is_reverted_while_nodes_serve(
 
 def lose_all_topics(bootstrap: str, cluster: str) -> None:
     admin = AdminClient({"bootstrap.servers": bootstrap})
-    names = [name for name in admin.list_topics(timeout=90).topics if f".{cluster}." in name]
+    names = [name for name in admin.list_topics(timeout=240).topics if f".{cluster}." in name]
     assert names
     for done in admin.delete_topics(names).values():
         done.result(20)
     gone = {*names}
     wait_until(
-        lambda: not gone & {*admin.list_topics(timeout=90).topics}, "the topics to be gone", 30
+        lambda: not gone & {*admin.list_topics(timeout=240).topics}, "the topics to be gone", 30
     )
 
 

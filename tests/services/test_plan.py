@@ -46,7 +46,7 @@ async def three(kafka: str, topics: str, tmp_path: Path) -> AsyncIterator[Deploy
 
 async def post(cluster: Deployment, content: bytes) -> httpx.Response:
     """Return the answer, once the coordinator knows which nodes are up."""
-    async with httpx.AsyncClient(timeout=90) as http, asyncio.timeout(REST_S):
+    async with httpx.AsyncClient(timeout=240) as http, asyncio.timeout(REST_S):
         while True:
             answer = await http.post(f"{cluster.coordinator.url}/v1/plan", content=content)
             if answer.status_code != NOT_YET:

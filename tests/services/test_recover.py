@@ -36,7 +36,7 @@ async def delete(site: Deployment) -> None:
     admin = AdminClient({"bootstrap.servers": site.kafka})
     await asyncio.to_thread(admin.delete_topics([topic])[topic].result, 30)
     for _ in range(100):
-        if topic not in (await asyncio.to_thread(admin.list_topics, timeout=90)).topics:
+        if topic not in (await asyncio.to_thread(admin.list_topics, timeout=240)).topics:
             break
         await asyncio.sleep(0.1)
 

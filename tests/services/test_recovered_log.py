@@ -21,7 +21,7 @@ from tests.catch_up.stories import recovered_story
 from tests.domain.epochs import LOG_ID
 from tests.log.memory import MemoryLog, MemoryPartition
 
-WAIT_S = 30.0
+WAIT_S = 150.0
 RECOVERED = encode_epoch(recovered_story(9, 5).epochs[5])
 
 

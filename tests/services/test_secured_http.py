@@ -74,7 +74,7 @@ async def asked(
 ) -> tuple[int, dict[str, Any]]:
     """Return the answer to a POST."""
     shown = {"authorization": f"Bearer {token}"} if token else {}
-    async with httpx.AsyncClient(timeout=90) as http:
+    async with httpx.AsyncClient(timeout=240) as http:
         answer = await http.post(url, json=body, headers={**headers, **shown})
     return answer.status_code, answer.json()
 
@@ -83,7 +83,7 @@ async def stele(log: Service, secured: Secured, *words: str) -> CompletedProcess
     command = [sys.executable, "-m", "stele.cli", *words, "--url", log.url]
     env = {**os.environ, "SSL_CERT_FILE": str(secured.authority.file), "STELE_ACTOR": ""}
     return await asyncio.to_thread(
-        run, command, env=env, capture_output=True, text=True, timeout=90, check=False
+        run, command, env=env, capture_output=True, text=True, timeout=240, check=False
     )
 
 
@@ -182,7 +182,7 @@ async def check_other_authorities_are_reported(log: Service, secured: Secured) -
     secured.authority = own
     assert told.returncode == Exit.UNREACHABLE
     assert "SSL_CERT_FILE" in told.stderr and "trying again" not in told.stderr, told
-    async with httpx.AsyncClient(timeout=90) as http:
+    async with httpx.AsyncClient(timeout=240) as http:
         with pytest.raises(httpx.TransportError):
             await http.get(log.url.replace("https", "http") + "/healthz")
 

@@ -400,7 +400,7 @@ async def replay(cluster: str, environment: dict[str, str]) -> CompletedProcess[
     command = [sys.executable, "-m", "stele.cli", "log", "replay", "--json", "--cluster", cluster]
     env = {**os.environ, **environment}
     return await asyncio.to_thread(
-        run, command, env=env, capture_output=True, text=True, timeout=90, check=False
+        run, command, env=env, capture_output=True, text=True, timeout=240, check=False
     )
 
 

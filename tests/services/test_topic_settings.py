@@ -24,7 +24,7 @@ from stele.runtime.kafka import Harm, SettingDifference
 from tests.deployment.metadata_log import MetadataLog, Start, instances
 from tests.polling import wait_until
 
-DEADLINE_S = 90.0
+DEADLINE_S = 240.0
 
 
 @pytest.fixture

@@ -27,7 +27,7 @@ from stele.metadata_log.writer import (
 from tests.log.memory import MemoryLog, MemoryPartition
 from tests.services.world import until
 
-TIMEOUT_S = 90.0
+TIMEOUT_S = 240.0
 LOST = 12
 """The record and eleven NOOPs for its decision: three seconds, in which the lag is queried."""
 MANY: Final = 2_000

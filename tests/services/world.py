@@ -39,7 +39,7 @@ from stele.log.port import Record
 from stele.log.record_builder import Ids, Pending
 from stele.runtime.request_ids import new_request_id
 
-TIMEOUT_S = 90.0
+TIMEOUT_S = 240.0
 HEARTBEAT_S = 0.2
 
 

@@ -23,7 +23,7 @@ from stele_harness.stack.redis import RedisServer, find_redis_server
 from tests.session_guard.test_redis import TTL_S, writer_of
 from tests.session_guard.world import GuardedWorld
 
-DEADLINE_S = 60.0
+DEADLINE_S = 240.0
 
 
 async def until(condition: Callable[[], Awaitable[bool]], what: str) -> None:

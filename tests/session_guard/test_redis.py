@@ -351,7 +351,7 @@ async def cluster_url(tmp_path: Path) -> AsyncIterator[str]:
     server = spawn(Program("redis-cluster", argv, stdout=log, stderr=log))
     url = f"redis://{LOOPBACK}:{port}/0"
     try:
-        async with Redis.from_url(url) as client, asyncio.timeout(90):
+        async with Redis.from_url(url) as client, asyncio.timeout(240):
             while not await owns_all_slots(client):  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
         yield url

@@ -5,8 +5,6 @@ import pytest
 from stele_simulator.processes.making import make_columns
 from stele_simulator.processes.run import run_disaster_scenario
 
-pytestmark = pytest.mark.timeout(900)
-
 SEEDS = (3,)
 """Runs of `make test`: five seconds of processor time each."""
 MANY_SEEDS = range(60)

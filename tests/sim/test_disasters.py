@@ -12,8 +12,6 @@ from stele_simulator.processes.run import run_disaster, run_disaster_scenario
 from stele_simulator.result import Result
 from stele_simulator.scenario import ClockError
 
-pytestmark = pytest.mark.timeout(900)
-
 SEEDS = (8, 105)
 """Runs of `make test`: they take some seconds each, and have most kinds of faults between them."""
 MANY_SEEDS = range(300)

@@ -11,7 +11,7 @@ from stele_simulator.report import shrunk_lines
 from stele_simulator.shrink import shrink
 from tests.sim.record import read_record
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.slow]
 
 BUG = "one_ack_is_a_quorum"
 MOST_RUNS = 40

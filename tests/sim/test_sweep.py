@@ -14,7 +14,7 @@ import pytest
 
 from stele_simulator.sweep import Sweep, endless, summary, sweep
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.slow]
 
 SHORT = 142
 """A seed whose run takes less than most, as the one after it."""

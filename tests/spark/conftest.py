@@ -14,7 +14,7 @@ from stele.log.flows import flow_topic
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-FLUSH_S = 20.0
+FLUSH_S = 150.0
 
 
 @pytest.fixture(scope="session")

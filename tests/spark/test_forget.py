@@ -71,7 +71,6 @@ def test_running_job_detects_that_a_cluster_was_forgotten(
 
 @pytest.mark.spark
 @pytest.mark.broker
-@pytest.mark.timeout(300)
 def test_refounded_cluster_is_materialized_after_forget(
     spark: SparkSession,
     kafka: str,
@@ -91,7 +90,7 @@ def test_refounded_cluster_is_materialized_after_forget(
     run_until(job, reached(job, **{anew: old, good: old}), "both clusters")
     admin, topic = AdminClient({"bootstrap.servers": kafka}), f"stele.{anew}.epochs"
     admin.delete_topics([topic])[topic].result(20)
-    wait_until(lambda: topic not in admin.list_topics(timeout=90).topics, "the deletion")
+    wait_until(lambda: topic not in admin.list_topics(timeout=240).topics, "the deletion")
     ensure_topics(Brokers(kafka), anew)
     append(anew, new)
     job = make_job(spark, options, folder)

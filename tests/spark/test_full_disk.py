@@ -16,7 +16,7 @@ from tests.spark.test_job import BATCH_S, make_job, make_options
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = [pytest.mark.spark, pytest.mark.broker, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.spark, pytest.mark.broker]
 LEFT_BYTES = (0, 12 * 1024, 64 * 1024)
 """Without space no batch begins. With little space a commit fails between successful ones."""
 

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from stele.placements.job import Job
     from stele.placements.settings import PlacementsSettings
 
-pytestmark = [pytest.mark.spark, pytest.mark.broker, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.spark, pytest.mark.broker]
 BATCH_S = 200.0  # for the first batch on a busy machine. Later ones take a second or two
 
 
@@ -462,7 +462,7 @@ def test_deleted_truncated_or_recreated_topic_stops_only_its_cluster(
     gone, cut, anew = (f"stele.{name}.epochs" for name in names[:3])
     for deleted in admin.delete_topics([gone, anew]).values():
         deleted.result(20)
-    wait_until(lambda: anew not in admin.list_topics(timeout=90).topics, "the deletion")
+    wait_until(lambda: anew not in admin.list_topics(timeout=240).topics, "the deletion")
     ensure_topics(Brokers(kafka), names[2])
     append(names[2], random_log(2)[:40])
     append(names[1], log[30:])
@@ -571,7 +571,7 @@ def test_recreated_or_widened_reports_topic_does_not_stop_the_job(
     run_until(job, lambda: moved_by_all(60), "what moved at first")
     anew = f"stele.{names[0]}.reports"
     admin.delete_topics([anew])[anew].result(20)
-    wait_until(lambda: anew not in admin.list_topics(timeout=90).topics, "the deletion")
+    wait_until(lambda: anew not in admin.list_topics(timeout=240).topics, "the deletion")
     ensure_topics(Brokers(kafka), names[0])
     for name in names:
         append(name, reports[60:], "reports")

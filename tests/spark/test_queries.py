@@ -77,7 +77,6 @@ def test_each_cell_of_the_notebook_runs_and_returns_rows(
 
 
 @pytest.mark.spark
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("name", sorted(VIEWS))
 def test_each_view_has_the_same_rows_in_spark_and_duckdb(
     name: str, spark: SparkSession, tables: Path

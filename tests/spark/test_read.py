@@ -36,7 +36,6 @@ def held(tables: Derived, cluster: str) -> tuple[int, dict[str, HeldRows]]:
 
 
 @pytest.mark.spark
-@pytest.mark.timeout(300)
 def test_reader_equals_spark_at_every_version_over_upkeep(
     spark: SparkSession, folder: Path
 ) -> None:

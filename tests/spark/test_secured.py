@@ -21,7 +21,7 @@ from tests.spark.test_job import make_job, reached, run_until
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = [pytest.mark.spark, pytest.mark.broker, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.spark, pytest.mark.broker]
 
 
 @pytest.mark.parametrize("by", ["password", "certificate"])

@@ -22,9 +22,9 @@ from tests.spark.conftest import Append
 from tests.spark.descendants import below, is_jvm, kill
 from tests.spark.histories import images, random_log, unknown
 
-pytestmark = [pytest.mark.spark, pytest.mark.broker, pytest.mark.timeout(450)]
+pytestmark = [pytest.mark.spark, pytest.mark.broker]
 READY_S = 200.0  # Spark starts and plans its first batch: 20 s on an idle machine
-STOP_S = 20.0
+STOP_S = 150.0
 
 
 JOB = (sys.executable, "-m", "stele.placements")
@@ -65,7 +65,9 @@ def running(
 
 
 def position(url: str) -> dict[str, object]:
-    found: dict[str, object] = httpx.get(f"{url}/v1/position", timeout=90, verify=PLAIN_HTTP).json()
+    found: dict[str, object] = httpx.get(
+        f"{url}/v1/position", timeout=240, verify=PLAIN_HTTP
+    ).json()
     return found
 
 
@@ -77,7 +79,7 @@ def test_killed_process_loses_nothing_and_a_dead_jvm_ends_the_process(
     half = len(log) // 2
     append(topics, log[:half])
     with running(kafka, topics, folder) as (process, url):
-        assert httpx.get(f"{url}/healthz", timeout=90).status_code == 503
+        assert httpx.get(f"{url}/healthz", timeout=240).status_code == 503
         events = folder / "delta" / "events" / "_delta_log"
         wait_until((events / f"{1:020}.json").exists, "a commit", READY_S)
         append(topics, log[half:])
@@ -99,12 +101,12 @@ def check_answers(url: str, log: tuple[bytes, ...]) -> None:
     told = position(url)
     assert told["state_id"] == last.state_id.hex()
     assert told["placements_hash"] == image_hash(last)
-    assert httpx.get(f"{url}/healthz", timeout=90).status_code == 200
-    check_metrics(httpx.get(f"{url}/metrics", timeout=90).text)
+    assert httpx.get(f"{url}/healthz", timeout=240).status_code == 200
+    check_metrics(httpx.get(f"{url}/metrics", timeout=240).text)
     middle = images(log)[last.epoch // 2]
-    at = httpx.get(f"{url}/v1/placements", params={"epoch": middle.epoch}, timeout=90).json()
+    at = httpx.get(f"{url}/v1/placements", params={"epoch": middle.epoch}, timeout=240).json()
     assert at["placements_hash"] == image_hash(middle)
-    late = httpx.get(f"{url}/v1/placements", params={"epoch": 10**9}, timeout=90)
+    late = httpx.get(f"{url}/v1/placements", params={"epoch": 10**9}, timeout=240)
     assert (late.status_code, late.json()["code"]) == (400, "invalid_request")
 
 
@@ -122,12 +124,12 @@ def check_metrics(text: str) -> None:
 
 def check_stop(url: str, cluster: str) -> None:
     wait_until(
-        lambda: httpx.get(f"{url}/healthz", timeout=90).status_code == 503, "the stop", READY_S
+        lambda: httpx.get(f"{url}/healthz", timeout=240).status_code == 503, "the stop", READY_S
     )
-    health = httpx.get(f"{url}/healthz", timeout=90).json()
+    health = httpx.get(f"{url}/healthz", timeout=240).json()
     assert "no schema has fingerprint" in health["stopped"][cluster]
     assert position(url)["stopped"] == health["stopped"]
-    metrics = httpx.get(f"{url}/metrics", timeout=90).text
+    metrics = httpx.get(f"{url}/metrics", timeout=240).text
     assert f'stele_placements_stopped{{cluster="{cluster}"}} 1.0' in metrics
     assert f'stele_placements_strays{{cluster="{cluster}"}} 2.0' in metrics
 
@@ -147,7 +149,7 @@ def test_start_without_java_names_what_to_install(tmp_path: Path) -> None:
         env={**env, "PATH": str(tmp_path)},
         capture_output=True,
         text=True,
-        timeout=90,
+        timeout=240,
         check=False,
     )
     assert result.returncode == 78

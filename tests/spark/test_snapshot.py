@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     from stele.placements.job import Job
 
-pytestmark = [pytest.mark.spark, pytest.mark.broker, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.spark, pytest.mark.broker]
 EVERY = 20
 """Epochs from one snapshot to the next."""
 
@@ -202,7 +202,7 @@ def at(job: Job, cluster: str, epoch: int) -> Callable[[], bool]:
 def recreate_topic(kafka: str, cluster: str) -> None:
     topic, admin = flow_topic(cluster, "epochs"), AdminClient({"bootstrap.servers": kafka})
     admin.delete_topics([topic])[topic].result(20)
-    wait_until(lambda: topic not in admin.list_topics(timeout=90).topics, "the deletion")
+    wait_until(lambda: topic not in admin.list_topics(timeout=240).topics, "the deletion")
     ensure_topics(Brokers(kafka), cluster)
 
 
@@ -215,7 +215,7 @@ async def recover(catch_up: Service, last: Image) -> None:
         "known_log_id": last.log_id.hex(),
         "reason": "the topic was lost",
     }
-    async with httpx.AsyncClient(timeout=90, verify=PLAIN_HTTP) as client:
+    async with httpx.AsyncClient(timeout=240, verify=PLAIN_HTTP) as client:
         answer = await client.post(f"{catch_up.url}/v1/recover", params=asked)
     assert answer.status_code == 200, answer.text
     await asyncio.to_thread(catch_up.process.wait, 60)

@@ -26,7 +26,7 @@ from tests.spark.test_service import READY_S, position, running
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = [pytest.mark.spark, pytest.mark.broker, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.spark, pytest.mark.broker, pytest.mark.slow]
 HOST = "127.0.0.1"
 PAGE = "docs/reference/placements.md"
 

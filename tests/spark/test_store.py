@@ -40,7 +40,7 @@ from tests.spark.histories import images, random_log
 from tests.spark.test_chain import arrow, rows_of
 from tests.spark.test_read import rows
 
-START_S = 30.0
+START_S = 150.0
 
 
 @pytest.fixture(params=["folder", "s3"])

@@ -215,7 +215,7 @@ def read_with(url: str, value: bytes) -> dict[str, Any]:
     """Decode the value by the schema id in the record, as a stock deserializer does, without code of Stele."""
     magic, number = struct.unpack(">bI", value[:5])
     assert magic == 0
-    schema = httpx.get(f"{url}/schemas/ids/{number}", timeout=90).json()["schema"]
+    schema = httpx.get(f"{url}/schemas/ids/{number}", timeout=240).json()["schema"]
     body = io.BytesIO(value[5:])
     record = fastavro.schemaless_reader(body, fastavro.parse_schema(json.loads(schema)), None)
     assert isinstance(record, dict)

@@ -14,7 +14,7 @@ Run = Callable[[Java, Path, Path, tuple[str, ...]], None]
 
 def a_java(java: Java, _jars: Path, _scratch: Path, options: tuple[str, ...]) -> None:
     subprocess.run(
-        [java.program, *options, "-version"], check=True, capture_output=True, timeout=90
+        [java.program, *options, "-version"], check=True, capture_output=True, timeout=240
     )
 
 
@@ -49,7 +49,7 @@ def test_class_archives_are_written_once_for_each_set_of_jars(
     ran = subprocess.run(
         [java.program, *with_classes_of(java, jars), "-version"],
         capture_output=True,
-        timeout=90,
+        timeout=240,
         check=True,
     )
     assert b"cds" not in ran.stdout + ran.stderr

@@ -35,7 +35,7 @@ from confluent_kafka.admin import AdminClient
 async def main(stop):
     settings = load_settings(ServiceSettings)
     admin = AdminClient({"bootstrap.servers": settings.kafka_bootstrap})
-    there = topic_name(settings.cluster, Topic.EPOCHS) in admin.list_topics(timeout=90).topics
+    there = topic_name(settings.cluster, Topic.EPOCHS) in admin.list_topics(timeout=240).topics
     async def env(request):
         return JSONResponse({k: v for k, v in os.environ.items() if k.startswith("STELE_")})
     app = build_app("fake", [Route("/env", env)], lambda: Health(ok=there))
@@ -63,8 +63,8 @@ def test_stack_starts_restarts_and_leaves_no_process(
         written = json.loads((tmp_path / "run" / STACK_FILE).read_text())
         assert [child["name"] for child in written["services"]] == ["fake-1", "fake-2"]
         url = stack.url("fake-2")
-        assert httpx.get(f"{url}/healthz", timeout=90).json()["ok"] is True
-        env = httpx.get(f"{url}/env", timeout=90).json()
+        assert httpx.get(f"{url}/healthz", timeout=240).json()["ok"] is True
+        env = httpx.get(f"{url}/env", timeout=240).json()
         assert env["STELE_INSTANCE_ID"] == "fake-2"
         assert "STELE_KAFKA_SECURITY_PROTOCOL" not in env
         assert env["STELE_FAKE_URLS"] == f"{stack.url('fake-1')},{url}"
@@ -74,7 +74,7 @@ def test_stack_starts_restarts_and_leaves_no_process(
         stack.supervisor.wait_state("fake-2", ProcessState.BACKING_OFF)
         stack.supervisor.wait_state("fake-2", ProcessState.RUNNING)
         assert stack.supervisor.wait_url("fake-2") == url
-        assert httpx.get(f"{url}/healthz", timeout=90).status_code == 200
+        assert httpx.get(f"{url}/healthz", timeout=240).status_code == 200
 
         pids = [child.pid for child in stack.supervisor.status()]
         pids += [stack.redis.pid, *(broker.pid for broker in stack.kafka.brokers)]

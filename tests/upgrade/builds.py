@@ -119,7 +119,7 @@ def build_with_one_more_fact(folder: Path) -> Path:
     _add_record(folder / "schemas" / "epoch.avsc", "facts", "NoteWritten")
     _add_record(folder / "schemas" / "command.avsc", "command", "write_note")
     release = [sys.executable, "-m", "stele.log.schemas", "release"]
-    subprocess.run(release, check=True, env={**os.environ, **environment(folder)}, timeout=90)
+    subprocess.run(release, check=True, env={**os.environ, **environment(folder)}, timeout=240)
     return folder
 
 
@@ -139,7 +139,7 @@ def features_of(build: Path) -> tuple[str, ...]:
         check=True,
         capture_output=True,
         env={**os.environ, **environment(build)},
-        timeout=90,
+        timeout=240,
     )
     return tuple(json.loads(result.stdout))
 
@@ -169,4 +169,4 @@ def _need_history() -> None:
 
 def _git(*arguments: str) -> subprocess.CompletedProcess[bytes]:
     command = ["git", "-C", str(ROOT), *arguments]
-    return subprocess.run(command, capture_output=True, check=False, timeout=90)
+    return subprocess.run(command, capture_output=True, check=False, timeout=240)

@@ -36,7 +36,7 @@ from tests.upgrade.builds import (
     form_commit,
 )
 
-pytestmark = [pytest.mark.broker, pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.broker, pytest.mark.slow]
 
 SET = {"type": "set_setting", "name": "late", "value": "1"}
 NOTE = {"type": "write_note", "text": "seen"}

@@ -69,7 +69,7 @@ def run(build: Path, script: str, *arguments: object) -> str:
         env={**os.environ, **environment(build)},
         capture_output=True,
         text=True,
-        timeout=90,
+        timeout=240,
         check=False,
     )
     assert done.returncode == 0, done.stderr

@@ -18,7 +18,7 @@ from tests.console.browser import Watched, chromium
 from tests.end_to_end.demo.demo_run import DemoRun, url_of
 from tests.polling import wait_until
 
-DEADLINE_S = 900.0  # about 90 s on two idle cores
+DEADLINE_S = 1700.0  # about 90 s on two idle cores
 
 RECORD = """() => {
     const known = globalThis.steleConsole;
@@ -64,7 +64,7 @@ def demo_run(
     try:
         page = None
         if browser is not None:
-            wait_until(lambda: is_up(directory) or demo.poll() is not None, "the console", 240)
+            wait_until(lambda: is_up(directory) or demo.poll() is not None, "the console", 600)
             assert demo.poll() is None, output.read_text()
             page = Watched(browser, url_of(directory, "console"))
             page.open("#/map")
@@ -97,6 +97,6 @@ def is_up(directory: Path) -> bool:
     found = read_stack_file(directory)
     page = None if found is None else found.service("console")
     try:
-        return page is not None and httpx.get(f"{page.url}/api/overview", timeout=90).is_success
+        return page is not None and httpx.get(f"{page.url}/api/overview", timeout=240).is_success
     except httpx.TransportError:
         return False

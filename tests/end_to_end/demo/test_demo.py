@@ -6,7 +6,7 @@ import pytest
 
 from tests.end_to_end.demo.demo_run import DemoRun
 
-pytestmark = [pytest.mark.end_to_end, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.end_to_end]
 
 CHECKS = {
     "a node joins under load while the coordinator is killed",

@@ -20,7 +20,6 @@ from tests.end_to_end.demo.demo_run import url_of
 pytestmark = [
     pytest.mark.end_to_end,
     pytest.mark.browser,
-    pytest.mark.timeout(1200),
 ]
 
 CHOSEN = (0.05, 0.2, 0.35, 0.5, 0.65, 0.8, 0.95)
@@ -28,7 +27,7 @@ CHOSEN = (0.05, 0.2, 0.35, 0.5, 0.65, 0.8, 0.95)
 
 
 def newest(directory: Path) -> int:
-    answer = httpx.get(f"{url_of(directory, 'metadata-log')}/v1/topology", timeout=90)
+    answer = httpx.get(f"{url_of(directory, 'metadata-log')}/v1/topology", timeout=240)
     epoch: int = answer.json()["epoch"]
     return epoch
 
@@ -48,7 +47,7 @@ def test_page_received_every_epoch_once_and_in_order(watched: tuple[Watched, Pat
     theirs = dict[int, str]()
     while len(theirs) < len(epochs):
         url = f"{url_of(directory, 'metadata-log')}/v1/epochs"
-        rows = httpx.get(url, params=asked, timeout=90).json()
+        rows = httpx.get(url, params=asked, timeout=240).json()
         assert rows
         theirs |= {row["epoch"]: row["state_id"] for row in rows}
         asked = {"from": rows[-1]["epoch"] + 1, "limit": len(epochs) - len(theirs)}
@@ -77,7 +76,7 @@ def test_past_epochs_show_the_nodes_and_owners_of_that_epoch(watched: tuple[Watc
         shown.locator("input.slider").fill(str(epoch))
         page.until(f"globalThis.steleConsole.state.overview?.epoch === {epoch}")
         page.until(MAP_OF % epoch)
-        there = httpx.get(f"{log}/v1/nodes", params={"epoch": epoch}, timeout=90).json()["nodes"]
+        there = httpx.get(f"{log}/v1/nodes", params={"epoch": epoch}, timeout=240).json()["nodes"]
         rows: list[dict[str, Any]] = shown.evaluate("globalThis.steleConsole.state.overview.nodes")
         assert {row["node_id"]: row["state"] for row in rows} == {
             node["node_id"]: node["state"] for node in there
@@ -112,7 +111,7 @@ def test_diff_in_the_console_equals_the_diff_of_the_command_line(
     log, end = url_of(directory, "metadata-log"), newest(directory)
 
     def states(epoch: int) -> dict[str, str]:
-        there = httpx.get(f"{log}/v1/nodes", params={"epoch": epoch}, timeout=90).json()["nodes"]
+        there = httpx.get(f"{log}/v1/nodes", params={"epoch": epoch}, timeout=240).json()["nodes"]
         return {node["node_id"]: node["state"] for node in there}
 
     for first, last in ((1, end // 3), (end // 3, end // 2), (end // 2, end)):

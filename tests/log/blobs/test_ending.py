@@ -22,5 +22,5 @@ def test_process_that_used_s3_exits_cleanly(s3: S3Server) -> None:
     command = [sys.executable, "-c", ASKS, f"s3://{s3.new_bucket()}", s3.endpoint]
     env = {**os.environ, **s3.environment}
     for _ in range(RUNS):
-        ran = subprocess.run(command, env=env, capture_output=True, timeout=90, check=False)
+        ran = subprocess.run(command, env=env, capture_output=True, timeout=240, check=False)
         assert (ran.returncode, ran.stderr) == (0, b"")

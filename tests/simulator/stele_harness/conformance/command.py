@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Annotated, Final
 
 import msgspec
-from cyclopts import Parameter
+from cyclopts import Parameter, validators
 
 from stele.cli.errors import Exit, UsageError
 from stele.cli.output import console
@@ -40,6 +40,7 @@ def conformance(
     kafka: str = "",
     directory: Annotated[Path, Parameter(name="--dir")] = DIRECTORY,
     scene: list[str] | None = None,
+    patience: Annotated[float, Parameter(validator=validators.Number(gt=0))] = 1.0,
     json: bool = False,
 ) -> int:
     """Drive an agent through joins, a crash, orders, tablets, a truncation, a leave, a wiped disk, a recovery.
@@ -54,6 +55,7 @@ def conformance(
             one is started.
         directory: Where data and logs go; emptied first, when it is of an earlier run.
         scene: Play this one behind the first, and not all: the name that a run prints. May be said again.
+        patience: Multiply all time limits by this number, on a busy machine.
         json: Print the result as JSON.
     """
     if not command:
@@ -87,7 +89,7 @@ def conformance(
     with steps.shown(), nullcontext(kafka) if kafka else _broker(folder) as servers:
         steps.done(START)
         settings = kafka_at(kafka) if kafka else KafkaSettings(kafka_bootstrap=servers)
-        result = asyncio.run(run_kit(settings, folder, command, show, only))
+        result = asyncio.run(run_kit(settings, folder, command, show, only, patience))
     _print(result, json=json)
     return Exit.OK if result.passed else Exit.FAILED
 
@@ -138,5 +140,5 @@ def too_busy(load: float, processors: int) -> str:
     cores = "core" if processors == 1 else "cores"
     return (
         f"This machine is busy (load {load:.0f} on {processors} {cores}), and the kit waits by the clock: "
-        "run it again on a quiet one before you look for the fault in the agent."
+        "run it again on a quiet one, or with --patience 5, before you look for the fault in the agent."
     )

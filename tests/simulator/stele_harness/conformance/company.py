@@ -87,9 +87,16 @@ class Company:
     """The services of the kit. They run, and messages are received, inside ``async with``."""
 
     def __init__(
-        self, kafka: KafkaSettings, cluster: str, folder: Path, argv: Sequence[str]
+        self,
+        kafka: KafkaSettings,
+        cluster: str,
+        folder: Path,
+        argv: Sequence[str],
+        patience: float = 1.0,
     ) -> None:
-        self.watch = Watch()
+        self.patience = patience
+        """Factor of all time limits."""
+        self.watch = Watch(patience)
         self.orders: list[Order] = []
         self.not_asked = ""
         """Reason why requests were not judged; empty if they were."""
@@ -138,9 +145,9 @@ class Company:
 
     async def __aexit__(
         self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
+        _kind: type[BaseException] | None,
+        _error: BaseException | None,
+        _trace: TracebackType | None,
     ) -> None:
         await self._stack.aclose()
 
@@ -227,7 +234,7 @@ class Company:
         envelope = Envelope(
             request_id=new_request_id(), command=command, actor="conformance", reason="a scene"
         )
-        outcome = await self._commander.submit(envelope, COMMAND_S)
+        outcome = await self._commander.submit(envelope, COMMAND_S * self.patience)
         if outcome.rejection is not None:
             raise RuntimeError(f"{outcome.rejection.message} {outcome.rejection.hint}")
         await self._follower.wait_for_epoch(outcome.epoch)
@@ -240,9 +247,10 @@ class Company:
     ) -> None:
         """Wait until ``condition`` is true.
 
-        Raises Wrong when it stays false for ``limit_s``, or the agent's process ends first. Raises
-        ServiceEnded when a service ended: that is not the agent's fault.
+        Raises Wrong when it stays false for ``limit_s`` times ``patience``, or the agent's process
+        ends first. Raises ServiceEnded when a service ended: that is not the agent's fault.
         """
+        limit_s *= self.patience
         end_s = time.monotonic() + limit_s
         while not condition():
             await self.pause()

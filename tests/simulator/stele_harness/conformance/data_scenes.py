@@ -82,7 +82,7 @@ async def columns_change(company: Company) -> None:
     newer = await _changed(company, f"ALTER TABLE {COLUMNED} ADD pages int")
     data = _data(company, COLUMNED)
     # The agent may not have read the column yet. It reads the log first, or answers ``behind``.
-    rule, end_s = "newer-columns-are-read", time.monotonic() + ANSWER_S
+    rule, end_s = "newer-columns-are-read", time.monotonic() + ANSWER_S * company.patience
     answer = await _judged(company, data, newer, "pages")
     while answer.code == Code.BEHIND and time.monotonic() < end_s:
         await company.pause()
@@ -193,7 +193,7 @@ async def the_log_is_recovered(company: Company) -> None:
     for name in names:
         company.watch.expect_nothing(name)
     await company.recover()
-    await company.pause(RECOVERED_S)
+    await company.pause(RECOVERED_S * company.patience)
     since_s = time.monotonic()
     await company.pause(SILENT_S)
     for name in names:

@@ -50,14 +50,17 @@ async def run_kit(
     argv: Sequence[str],
     on_scene: Callable[[str, Sequence[Broken]], None] = lambda name, broken: None,
     only: Sequence[str] = (),
+    patience: float = 1.0,
 ) -> Result:
     """Play all scenes with agents of this command line. Stop at the first scene that breaks a rule.
 
-    ``only`` names the scenes to play after the first one; empty: all.
+    ``only`` names the scenes to play after the first one; empty: all. ``patience`` multiplies all
+    time limits.
     """
     await asyncio.to_thread(folder.mkdir, parents=True, exist_ok=True)
     played = list[str]()
-    async with Company(kafka, f"kit-{uuid.uuid4().hex[:8]}", folder, argv) as company:
+    cluster = f"kit-{uuid.uuid4().hex[:8]}"
+    async with Company(kafka, cluster, folder, argv, patience) as company:
         broken = company.watch.broken
         for scene in scenes_of(only):
             try:

@@ -165,7 +165,7 @@ async def _judged(
 
     An agent that was started again may have announced its new address only a moment ago.
     """
-    end_s = asyncio.get_running_loop().time() + ANSWER_S
+    end_s = asyncio.get_running_loop().time() + ANSWER_S * company.patience
     while True:
         node = company.image.node(name)
         assert node is not None

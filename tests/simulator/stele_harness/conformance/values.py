@@ -28,9 +28,9 @@ LOADED: Final = KEYS // 12
 """Keys written while nodes join and leave. A write hides that a stream has lost the key."""
 RANDOM_BYTES: Final = 24
 STAMP_BYTES: Final = 8
-PATIENCE_S: Final = 20.0
+PATIENCE_S: Final = 60.0
 """Time after which a replica that was asked by an older version was asked by the newest one."""
-HTTP_S: Final = 10.0
+HTTP_S: Final = 30.0
 PAUSE_S: Final = 0.1
 CONNECTIONS: Final = 16
 NOT_THERE: Final = frozenset({404, 405, 501})

@@ -42,9 +42,13 @@ class _Node(msgspec.Struct):
 
 
 class Watch:
-    """Judges messages. ``broken`` are the rules broken so far. Times are seconds of one clock."""
+    """Judges messages. ``broken`` are the rules broken so far. Times are seconds of one clock.
 
-    def __init__(self) -> None:
+    ``patience`` multiplies the time limit.
+    """
+
+    def __init__(self, patience: float = 1.0) -> None:
+        self._patience_s = PATIENCE_S * patience
         self.broken: list[Broken] = []
         self._epochs: dict[int, _Epoch] = {}
         self._newest = 0
@@ -147,16 +151,16 @@ class Watch:
     def tick(self, now_s: float) -> None:
         """Check all acks, reports and sessions that are due."""
         for at_s, ack in self._waiting:
-            if now_s - at_s > PATIENCE_S:
+            if now_s - at_s > self._patience_s:
                 what = f"an ack tells epoch {ack.epoch}, the log ends at {self._newest}"
                 self._break("ack-is-of-this-log", ack.node_id, what)
-        self._waiting = [each for each in self._waiting if now_s - each[0] <= PATIENCE_S]
+        self._waiting = [each for each in self._waiting if now_s - each[0] <= self._patience_s]
         still = list[tuple[float, Report]]()
         for at_s, report in self._unknown:
             key = (report.node_id, report.term, report.index)
             if key in self._orders:
                 self._judge_report(report, self._orders[key])
-            elif now_s - at_s > PATIENCE_S:
+            elif now_s - at_s > self._patience_s:
                 what = f"it reports on term {report.term} index {report.index}, which nobody sent"
                 self._break("report-names-its-order", report.node_id, what)
             else:
@@ -169,7 +173,7 @@ class Watch:
         if node.expected_since_s is None:
             return
         silent_s = now_s - max(node.ack_at_s, node.expected_since_s)
-        if silent_s > PATIENCE_S:
+        if silent_s > self._patience_s:
             self._break("heartbeat", node_id, f"no ack for {silent_s:.1f} s")
             node.expected_since_s = now_s
             return
@@ -177,7 +181,7 @@ class Watch:
         following = self._epochs.get(acked + 1)
         if following is not None:
             late_s = now_s - max(following.at_s, node.expected_since_s)
-            if late_s > PATIENCE_S:
+            if late_s > self._patience_s:
                 what = f"epoch {acked + 1} is not acknowledged after {late_s:.1f} s"
                 self._break("reads-on", node_id, what)
                 node.expected_since_s = now_s
@@ -201,7 +205,9 @@ class Watch:
         self._judge_order_of_acks(ack, node)
         for session in ack.sessions_in_use:
             closed_s = self._closed_at_s.get(session)
-            if session not in self._open and (closed_s is None or now_s - closed_s > PATIENCE_S):
+            if session not in self._open and (
+                closed_s is None or now_s - closed_s > self._patience_s
+            ):
                 what = f"session {session} is in use, which is not open"
                 self._break("session-ends", ack.node_id, what)
         node.ack, node.ack_at_s = ack, now_s

@@ -28,7 +28,7 @@ from stele_harness.demo.site import Answers
 from stele_harness.demo.timeline import Bar
 
 TICK_S = 0.05
-DEADLINE_S = 150.0
+DEADLINE_S = 600.0
 AFTER_STREAMING = frozenset(
     {
         TransitionState.WRITE_BOTH_READ_NEW,

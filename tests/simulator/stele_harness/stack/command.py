@@ -40,7 +40,7 @@ from stele_harness.stack.supervisor import ProcessState
 
 app = App(name="stack", help="Broker, Redis, services and nodes as processes of this machine.")
 
-ADD_NODE_DEADLINE_S = 60.0
+ADD_NODE_DEADLINE_S = 240.0
 
 
 @app.command

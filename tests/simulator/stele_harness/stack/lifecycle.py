@@ -117,7 +117,7 @@ def _log_files(directory: Path, name: str) -> list[Path]:
 READY_FILE = "stack.ready"
 STOP_DEADLINE_S = 90.0
 """Limit of a stop: services one by one, then Redis, then brokers, which hand over partitions."""
-READY_DEADLINE_S = 240.0
+READY_DEADLINE_S = 600.0
 POLL_S = 0.1
 OURS = frozenset(
     {

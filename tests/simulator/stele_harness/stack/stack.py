@@ -39,7 +39,7 @@ from stele_harness.stack.supervisor import (
 STACK_FILE = "stack.json"
 PORTS_FILE = "ports.json"
 SERVICE_STOP_DEADLINE_S = 15.0  # longer than runtime.service.STOP_DEADLINE_S
-SERVICES_READY_DEADLINE_S = 120.0  # nine Python processes on two cores; Spark needs the most
+SERVICES_READY_DEADLINE_S = 300.0  # nine Python processes on two cores; Spark needs the most
 # While the stack starts: a service may start before the one that it needs, three times.
 START_RESTARTS = 3
 CHOSEN_FILE = "chosen.json"  # variables that a node was added with

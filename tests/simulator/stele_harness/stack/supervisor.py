@@ -26,7 +26,7 @@ LAST_BACK_OFF_S = 10.0
 STABLE_AFTER_S = 30.0  # a run this long starts the back-off from the beginning again
 RESTARTS_PER_MINUTE = 10  # with the back-off above, only a child that dies at once gets there
 WATCH_INTERVAL_S = 0.05
-READY_DEADLINE_S = 60.0
+READY_DEADLINE_S = 240.0
 EXIT_BAD_CONFIGURATION = 78  # sysexits.h, as runtime.service: a retry would read the same settings
 
 

@@ -31,7 +31,7 @@ from stele_harness.demo.timeline import Bar
 
 
 WARM_UP_WRITES = 100
-LOAD_DEADLINE_S = 30.0
+LOAD_DEADLINE_S = 150.0
 FOLLOW_S = 0.3
 
 
@@ -270,7 +270,7 @@ async def _send(scene: Scene, node_id: str, address: str, op: Write) -> Code:
 # Every process must stand at the same epoch with the same state, by its own fold.
 
 
-POSITIONS_DEADLINE_S = 30.0
+POSITIONS_DEADLINE_S = 150.0
 NO_POSITION = frozenset({"placements", "console"})
 """placements answers for its tables, which have a check of their own; the console keeps no state."""
 
@@ -326,7 +326,7 @@ def _is_node(name: str) -> bool:
 # The whole log, folded from offset 0 by a process of its own, must give the same state.
 
 
-REPLAY_DEADLINE_S = 60.0
+REPLAY_DEADLINE_S = 300.0
 
 
 class Replayed(msgspec.Struct, frozen=True):

@@ -24,7 +24,7 @@ DROP: Final = f"ALTER TABLE {TABLE} DROP {ADDED}"
 WRITES: Final = 50
 """Acknowledged writes between two changes of the columns."""
 PAGE: Final = 10_000
-DEADLINE_S: Final = 60.0
+DEADLINE_S: Final = 300.0
 
 
 async def run(scene: Scene) -> None:

@@ -17,7 +17,7 @@ from stele.runtime.answers.history import StateAnswer
 from stele_harness.demo.scene import Scene
 from stele_harness.demo.site import Never
 
-DEADLINE_S = 90.0
+DEADLINE_S = 300.0
 """A batch of Spark's takes a second or two on an idle machine; the first ones much longer."""
 
 EPOCHS_OF_HISTORY = 12

@@ -27,7 +27,7 @@ TABLE = "shelves.digests"
 COPIES = 2
 FIRST, SPLIT = 8, 32
 CLIENTS = 4
-DEADLINE_S = 120.0
+DEADLINE_S = 600.0
 TIMEOUT_S = 10.0
 
 
