@@ -71,9 +71,9 @@ class Driven(CommitPipeline):
         with self.outermost():
             return super().submit(envelope, problem, digest)
 
-    def read_barrier(self) -> Pending:
+    def linearizable_read(self) -> Pending:
         with self.outermost():
-            return super().read_barrier()
+            return super().linearizable_read()
 
     def flush(self) -> None:
         with self.outermost():

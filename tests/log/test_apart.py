@@ -49,7 +49,7 @@ def test_requests_behind_a_large_decision_wait_in_order() -> None:
     writer.submit(setting("before"))
     writer.submit(setting(LARGE))
     writer.submit(setting("after"))
-    writer.read_barrier(read)
+    writer.linearizable_read(read)
     writer.submit(Envelope(request_id=named("refused"), command=Leave("nobody")))
     assert writer.pipeline.held == 4
     writer.land()
@@ -82,7 +82,7 @@ def test_foreign_winner_makes_a_large_decision_start_again() -> None:
     read = list[Outcome]()
     one.submit(setting(LARGE))
     one.submit(setting("after"))
-    one.read_barrier(read)
+    one.linearizable_read(read)
     two.submit(Envelope(request_id=named("two"), command=SetSetting(LARGE, "other")))
     two.settle()
     one.meet()

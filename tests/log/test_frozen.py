@@ -84,7 +84,7 @@ def test_reads_continue_on_a_frozen_log(partition: MemoryPartition, writer: Writ
     writer.submit(restrict("freeze"))
     writer.settle()
     seen: list[int] = []
-    tell(writer.pipeline.read_barrier(), lambda outcome: seen.append(outcome.epoch))
+    tell(writer.pipeline.linearizable_read(), lambda outcome: seen.append(outcome.epoch))
     writer.settle()
     assert seen == [3] and winners(partition)[-1].command == "noop"
 

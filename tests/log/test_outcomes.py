@@ -414,7 +414,7 @@ def test_candidate_of_the_same_hash_is_not_the_request(
 def test_barriers_are_not_remembered() -> None:
     partition = MemoryPartition()
     writer = create(partition)
-    writer.pipeline.read_barrier()
+    writer.pipeline.linearizable_read()
     writer.settle()
     assert decode_epoch(partition.records[-1].value).request_id == ""
     decided = writer.pipeline.fold.image.decided
@@ -437,7 +437,7 @@ def test_command_behind_a_barrier_copies_no_request_memory() -> None:
         writer.settle()
     decided = writer.pipeline.tip.decided
     assert decided is not None
-    writer.pipeline.read_barrier()
+    writer.pipeline.linearizable_read()
     writer.submit(Envelope(request_id=uuid7(1, 9), command=SetSetting("x", "z")))
     after = writer.pipeline.tip.decided
     assert after is not None and after.young.size > decided.young.size

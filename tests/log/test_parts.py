@@ -239,7 +239,7 @@ def test_commands_behind_parts_in_flight_are_decided_on_them() -> None:
     writer = cluster.writer
     refused = asked(KEYSPACE, "same name")
     seen: list[Outcome] = []
-    writer.read_barrier(seen)
+    writer.linearizable_read(seen)
     for envelope in (asked(KEYSPACE), refused, setting("after")):
         writer.submit(envelope)
     writer.settle()

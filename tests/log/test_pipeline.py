@@ -74,8 +74,8 @@ class Writer:
         answers = self.answers.setdefault(envelope.request_id, [])
         tell(self.pipeline.submit(envelope, digest=digest), answers.append)
 
-    def read_barrier(self, seen: list[Outcome]) -> None:
-        tell(self.pipeline.read_barrier(), seen.append)
+    def linearizable_read(self, seen: list[Outcome]) -> None:
+        tell(self.pipeline.linearizable_read(), seen.append)
 
     def land(self, times: int = 1) -> None:
         """Append the oldest sent record, so that later reads do not share its barrier."""
@@ -302,10 +302,10 @@ def test_readers_of_one_turn_share_a_barrier() -> None:
     writer = create(partition)
     seen = list[Outcome]()
     for _ in range(50):
-        writer.read_barrier(seen)
+        writer.linearizable_read(seen)
     writer.pipeline.flush()
     assert writer.pipeline.in_flight == 1
-    writer.read_barrier(seen)
+    writer.linearizable_read(seen)
     writer.pipeline.flush()
     assert writer.pipeline.in_flight == 2
     writer.settle()
@@ -319,7 +319,7 @@ def test_barrier_covers_earlier_commits_of_other_writers() -> None:
     two.submit(setting("two"))
     two.settle()
     seen = list[Outcome]()
-    one.read_barrier(seen)
+    one.linearizable_read(seen)
     one.settle()
     assert seen[0].epoch > two.answers[named("two")][0].epoch
     assert one.pipeline.fold.image.features.settings["two"] == "v"
@@ -330,12 +330,12 @@ def test_later_barrier_covers_commits_since_an_earlier_one() -> None:
     one, two = create(partition), Writer("second", partition)
     two.meet()
     early, late = list[Outcome](), list[Outcome]()
-    one.read_barrier(early)
+    one.linearizable_read(early)
     one.land()
     two.meet()
     two.submit(setting("two"))
     two.settle()
-    one.read_barrier(late)
+    one.linearizable_read(late)
     one.settle()
     assert early[0].epoch < two.answers[named("two")][0].epoch < late[0].epoch
 
@@ -439,7 +439,7 @@ def play(steps: list[tuple[str, int, int]]) -> None:
         if what == "read":
             seen = list[Outcome]()
             barriers.append((len(winners(partition)), seen))
-            writer.read_barrier(seen)
+            writer.linearizable_read(seen)
         else:
             act(writer, what, who, number)
     for writer in (*writers, *writers):

@@ -30,7 +30,7 @@ def test_winner_waits_after_a_foreign_loser_until_the_other_has_won() -> None:
     one, other = two()
     loses(other, one)
     one.submit(setting("second"))
-    one.read_barrier(one.answers.setdefault("read", list[Outcome]()))
+    one.linearizable_read(one.answers.setdefault("read", list[Outcome]()))
     one.pipeline.flush()
     assert not one.sent and one.pipeline.held == 2
     other.meet()

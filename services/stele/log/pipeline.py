@@ -8,10 +8,10 @@ ids.
 
 Each request id is looked up first, in flight and then among all decisions. A decided command is
 answered from the record of its epoch, so a repeated command returns the first outcome. Refusals are
-recorded in the barrier that they wait for.
+recorded in the NOOP record that they wait for.
 
 A command that is not taken (log frozen, id too old) appends nothing, so a frozen log does not grow.
-It waits for a barrier only while the reason is not yet certain. A decision too large for one record
+It waits for a NOOP only while the reason is not yet certain. A decision too large for one record
 goes in parts, chained in flight with the record that commits them. No caller waits for a part.
 
 The pipeline calls nobody. It returns a future for each command, and collects in ``Ready`` what its
@@ -53,7 +53,7 @@ from stele.log.record_builder import (
     InFlight,
     Made,
     Pending,
-    PendingBarrier,
+    PendingNoop,
     RecordBuilder,
     Waiting,
     images_after,
@@ -66,7 +66,7 @@ from stele.log.record_builder import (
 )
 
 MAX_REFUSALS_BYTES: Final = 1024 * 1024
-"""Limit of the refusals that share a barrier. It bounds the wait of a caller for other refusals."""
+"""Limit of the refusals that share a NOOP record. It bounds the wait of a caller for other refusals."""
 
 replace = msgspec.structs.replace
 
@@ -94,7 +94,7 @@ class CommitPipeline:
     """One writer of one log: takes commands and records, makes records and answers callers.
 
     After each call its owner takes ``take_ready`` and does what it says. The futures of ``submit``
-    and ``read_barrier`` belong to ``loop``.
+    and ``linearizable_read`` belong to ``loop``.
     """
 
     def __init__(self, fold: Fold, ids: Ids, loop: asyncio.AbstractEventLoop) -> None:
@@ -114,7 +114,7 @@ class CommitPipeline:
         """Epoch and bytes of the last winner, which the owner may not be able to read yet."""
         self._in_flight: deque[InFlight] = deque()
         self._by_request: dict[str, CommandInFlight] = {}
-        self._open: PendingBarrier | None = None
+        self._open: PendingNoop | None = None
         self._deciding: Deciding | None = None
         self.turns = Turns()
         self._held: list[Waiting] = []
@@ -146,12 +146,12 @@ class CommitPipeline:
 
     @property
     def in_flight(self) -> int:
-        """Count of records that are made but not yet read back, without the open barrier."""
+        """Count of records that are made but not yet read back, without the open NOOP."""
         return len(self._in_flight)
 
     @property
     def tip(self) -> Image:
-        """The image after everything in flight has won, including the open barrier."""
+        """The image after everything in flight has won, including the open NOOP."""
         if self._open is not None:
             return self._open.image
         return self._appended_tip()
@@ -182,13 +182,13 @@ class CommitPipeline:
             self._submit(Waiting(envelope, digest, pending, problem or of_id))
         return pending
 
-    def read_barrier(self) -> Pending:
+    def linearizable_read(self) -> Pending:
         """Return a future that ends when everything committed before this call is applied here.
 
         Callers that arrive before the next ``flush`` share one NOOP.
         """
         pending: Pending = self._loop.create_future()
-        self._read_barrier(pending)
+        self._linearizable_read(pending)
         return pending
 
     def recalled(self, epoch: int, decisions: Decisions | None) -> None:
@@ -230,9 +230,9 @@ class CommitPipeline:
         self._held, self._held_readers, self._recalling = [], [], {}
 
     def flush(self) -> None:
-        """Decide the held commands, and append the open barrier with everything that waits for it.
+        """Decide the held commands, and append the open NOOP with everything that waits for it.
 
-        Call it after commands and after records. A read that arrives later needs its own barrier.
+        Call it after commands and after records. A read that arrives later needs its own NOOP.
         """
         if self._is_holding() and not self.turns.gives_way:
             asked, self._held = self._held, []
@@ -244,7 +244,7 @@ class CommitPipeline:
         facts = tuple(c.refused for c in opened.commands if c.refused is not None)
         noop = Envelope(request_id="", command=Noop())
         tip = self._appended_tip()
-        # The record keeps the state id that the barrier got when it was opened: records that were
+        # The record keeps the state id that the NOOP got when it was opened: records that were
         # decided behind it already name that id as their prev_state_id.
         value, epoch = self._builder.encode(
             tip, self.fold.image, noop, NO_DIGEST, facts, opened.at_ms, opened.image.state_id
@@ -328,17 +328,17 @@ class CommitPipeline:
         # must wait until the records in flight have won.
         certain = why_not_taken(self.fold.image, waiting.envelope)
         if certain is None:
-            self._barrier().not_taken.append(waiting)
+            self._noop().not_taken.append(waiting)
         else:
             settle(waiting.pending, self._not_taken(waiting.envelope, certain))
 
-    def _read_barrier(self, pending: Pending) -> None:
+    def _linearizable_read(self, pending: Pending) -> None:
         if self._deciding is not None:
             self._deciding.readers.append(pending)
         elif self._is_holding():
             self._held_readers.append(pending)
         else:
-            self._barrier().readers.append(pending)
+            self._noop().readers.append(pending)
 
     def _ask_the_past(self, waiting: Waiting, unrelated: frozenset[int], epoch: int) -> None:
         if epoch <= self.fold.image.archive.trimmed_epoch:
@@ -359,7 +359,7 @@ class CommitPipeline:
             if not self._is_forgotten(waiting):
                 self._decide_apart(command, envelope)
             return
-        # With an open barrier the images are only known after the flush, because its refusals
+        # With an open NOOP the images are only known after the flush, because its refusals
         # change the memory of decided requests. All images share its newest table, which grows with
         # each decision, so images that may be discarded must not carry it.
         begin = tip if self._open is None else without_memory(tip)
@@ -372,14 +372,14 @@ class CommitPipeline:
         self._decided(command, made)
 
     def _is_forgotten(self, waiting: Waiting) -> bool:
-        """Return whether the barrier that was just appended keeps this command from being taken.
+        """Return whether the NOOP that was just appended keeps this command from being taken.
 
         Its refusals may have raised the horizon above the command's id. The command then waits
-        until the barrier has won.
+        until the NOOP has won.
         """
         if why_not_taken(self._appended_tip(), waiting.envelope) is None:
             return False
-        self._barrier().not_taken.append(waiting)
+        self._noop().not_taken.append(waiting)
         return True
 
     def _decide_apart(self, command: CommandInFlight, envelope: Envelope) -> None:
@@ -406,29 +406,29 @@ class CommitPipeline:
             self._launch(flight)
 
     def _refuse(self, command: CommandInFlight, rejection: Rejection) -> None:
-        """Record a refusal in the open barrier, which proves that it rests on the newest state.
+        """Record a refusal in the open NOOP, which proves that it rests on the newest state.
 
-        A log that is not founded takes no barrier. There the command is answered as not taken.
+        A log that is not founded takes no NOOP. There the command is answered as not taken.
         """
         if self.tip.log_id == NO_LOG:
             for waiting in command.callers:
                 settle(waiting.pending, self._not_taken(waiting.envelope, rejection))
             return
-        barrier = self._barrier()
+        noop = self._noop()
         fact = refusal(command.callers[0].envelope, command.digest, rejection)
         command.refused = fact
-        barrier.commands.append(command)
+        noop.commands.append(command)
         self._by_request[command.request_id] = command
-        barrier.size_bytes += size_of_refusal(fact)
-        if barrier.size_bytes > MAX_REFUSALS_BYTES:
+        noop.size_bytes += size_of_refusal(fact)
+        if noop.size_bytes > MAX_REFUSALS_BYTES:
             self.flush()
 
-    def _barrier(self) -> PendingBarrier:
+    def _noop(self) -> PendingNoop:
         if self._open is None:
             tip = self._appended_tip()
             state_id = self._ids.next_state_id(tip.state_id)
             after = replace(tip, epoch=tip.epoch + 1, state_id=state_id)
-            self._open = PendingBarrier(after, self._ids.now_ms())
+            self._open = PendingNoop(after, self._ids.now_ms())
         return self._open
 
     def _appended_tip(self) -> Image:
@@ -477,7 +477,7 @@ class CommitPipeline:
         self._in_flight, self._open, self._deciding = deque(), None, None
         self._by_request = {}
         self.bytes_in_flight = 0
-        flights: list[InFlight | PendingBarrier] = [*lost]
+        flights: list[InFlight | PendingNoop] = [*lost]
         if opened is not None:
             flights.append(opened)
         asked, readers = list[Waiting](), list[Pending]()
@@ -503,4 +503,4 @@ class CommitPipeline:
         for waiting in asked:
             self._submit(waiting)
         for pending in readers:
-            self._read_barrier(pending)
+            self._linearizable_read(pending)

@@ -74,9 +74,9 @@ class CommandInFlight(msgspec.Struct):
 class InFlight(msgspec.Struct):
     """A record in flight, the image if it wins, and the callers that wait for it.
 
-    A barrier carries refusals, which rest on the state before it. They are answered when it wins,
-    and decided again when it loses. ``readers`` are barrier reads. ``not_taken`` are commands whose
-    reason is certain once the barrier has won. A part has no callers, because its command waits for
+    A NOOP carries refusals, which rest on the state before it. They are answered when it wins,
+    and decided again when it loses. ``readers`` are linearizable reads. ``not_taken`` are commands whose
+    reason is certain once the NOOP has won. A part has no callers, because its command waits for
     the record that commits the parts.
     """
 
@@ -87,8 +87,8 @@ class InFlight(msgspec.Struct):
     not_taken: list[Waiting] = []
 
 
-class PendingBarrier(msgspec.Struct):
-    """A barrier that is not encoded yet.
+class PendingNoop(msgspec.Struct):
+    """A NOOP record that is not encoded yet.
 
     ``image`` is the image after it, without the effect of its refusals on the memory.
     """
@@ -314,7 +314,7 @@ def _groups(facts: Facts, part_bytes: int, sizes: _Sizes) -> Iterator[Facts]:
 
 
 NO_DIGEST: Final = bytes(16)
-"""The command digest of a barrier, which has no caller."""
+"""The command digest of a NOOP, which has no caller."""
 FEW_FACTS: Final = 16
 """Up to this many facts are encoded at once to see whether they fit into one record."""
 

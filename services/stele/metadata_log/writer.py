@@ -1,6 +1,6 @@
 """The shell around the commit pipeline: one log, one reader, one event loop.
 
-Commands of one turn of the loop are appended at once and share barriers. A record that does not
+Commands of one turn of the loop are appended at once and share NOOP records. A record that does not
 come back is forced to an outcome. When the reader must stop, all callers fail and nothing more is
 written.
 """
@@ -349,7 +349,7 @@ class Writer:
             raise BusyError(f"reading the log, at epoch {self.image.epoch}")
         if not self.image.cluster:
             raise BusyError("there is no cluster in the log; run `stele found`")
-        read = self._pipeline.read_barrier()
+        read = self._pipeline.linearizable_read()
         self._go_on()
         async with asyncio.timeout(timeout_s):
             await read

@@ -149,7 +149,7 @@ def barrier_reads_locally(patch: Patch) -> None:
     def local(self: CommitPipeline, pending: Pending) -> None:
         settle(pending, outcome_of("", self.fold.image, None))
 
-    patch.attribute(CommitPipeline, "_read_barrier", local)
+    patch.attribute(CommitPipeline, "_linearizable_read", local)
 
 
 @planted(RUN, rule="I10")
@@ -168,16 +168,16 @@ def barrier_that_lost_is_not_answered(patch: Patch) -> None:
 @planted(RUN, rule="10")
 def barrier_is_shared_for_ever(patch: Patch) -> None:
     """Late readers join a NOOP that was appended long before they asked."""
-    read_barrier = CommitPipeline._read_barrier
+    linearizable_read = CommitPipeline._linearizable_read
 
     def join(self: CommitPipeline, pending: Pending) -> None:
         for flight in self._in_flight:
             if flight.readers:
                 flight.readers.append(pending)
                 return
-        read_barrier(self, pending)
+        linearizable_read(self, pending)
 
-    patch.attribute(CommitPipeline, "_read_barrier", join)
+    patch.attribute(CommitPipeline, "_linearizable_read", join)
 
 
 @planted(RUN, rule="9")
