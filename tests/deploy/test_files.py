@@ -56,6 +56,20 @@ def test_page_directs_all_services_to_other_brokers(compose: dict[str, Any]) -> 
     assert variables.keys() <= {variable_of(name) for name in KafkaSettings.__struct_fields__}
 
 
+def test_images_copy_files_that_exist_and_that_docker_is_sent() -> None:
+    text = (ROOT / "infra/images/Dockerfile").read_text()
+    copied = [
+        path
+        for line in re.findall(r"^COPY (?!--)(.*) \S+$", text, re.MULTILINE)
+        for path in line.split()
+    ]
+    sent = re.findall(r"^!(.*)$", (ROOT / ".dockerignore").read_text(), re.MULTILINE)
+    assert "services/stele" in copied
+    for path in copied:
+        assert (ROOT / path).exists(), path
+        assert any(f"{path}/".startswith(f"{each}/") for each in sent), path
+
+
 def _bootstrap(compose: dict[str, Any]) -> str:
     return str(compose["x-environment"]["STELE_KAFKA_BOOTSTRAP"])
 
