@@ -24,7 +24,7 @@ PAUSE_S = 0.03
 """Between two operations of a worker: a moderate load, so that two cores can also move data."""
 TIMEOUT_S = 8.0
 """Nodes time out after 5 s. The outcome of a request without an answer until then is unknown."""
-READ_BACK_S = 60.0
+READ_BACK_S = 240.0
 """How long reads are repeated at the end until a node says what it holds."""
 PADDING = b"." * 200
 

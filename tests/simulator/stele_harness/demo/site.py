@@ -33,7 +33,7 @@ from stele_harness.stack.lifecycle import last_line
 T = TypeVar("T")
 P = TypeVar("P", bound=CursorPage)
 
-CALL_TIMEOUT_S = 10.0
+CALL_TIMEOUT_S = 60.0
 POLL_S = 0.1
 MOST_RESTARTS = 3
 """A process that ends so often while it is waited for will not get there."""
@@ -168,7 +168,7 @@ class Site:
         os.kill(service.pid, number)
         return service
 
-    async def back_after_kill(self, killed: LocalService, deadline_s: float = 60.0) -> float:
+    async def back_after_kill(self, killed: LocalService, deadline_s: float = 300.0) -> float:
         """Seconds until a killed process is healthy again, as a new process."""
         began = time.monotonic()
 

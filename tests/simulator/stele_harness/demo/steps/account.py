@@ -119,7 +119,7 @@ async def settle(scene: Scene) -> None:
 
 
 READERS = 12
-READ_BACK_TIMEOUT_S = 20.0
+READ_BACK_TIMEOUT_S = 60.0
 
 
 async def read_back(scene: Scene) -> None:
@@ -180,7 +180,7 @@ async def _read(scene: Scene, url: str, key: str) -> tuple[bytes, str]:
 # not.
 
 
-FENCES_TIMEOUT_S = 10.0
+FENCES_TIMEOUT_S = 60.0
 PROBES = 200
 
 

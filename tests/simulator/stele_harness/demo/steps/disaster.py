@@ -25,9 +25,9 @@ from stele_harness.demo.site import CALL_TIMEOUT_S
 WRITERS = 4
 PAUSE_S = 0.01
 FIRST_COMMITS = 300
-WITHIN_S = 60.0
-RECOVER_S = 120.0
-KAFKA_S = 30.0
+WITHIN_S = 300.0
+RECOVER_S = 600.0
+KAFKA_S = 150.0
 
 
 @dataclass(slots=True)

@@ -27,7 +27,7 @@ LARGEST_BYTES = 8_000_000
 """A static libpython of 45 MB is no part of anybody's metadata trial."""
 WRITERS = 12
 ATTEMPTS = 5
-TIMEOUT_S = 20.0
+TIMEOUT_S = 60.0
 
 
 class NotWrittenError(Exception):

@@ -28,7 +28,7 @@ COPIES = 2
 FIRST, SPLIT = 8, 32
 CLIENTS = 4
 DEADLINE_S = 600.0
-TIMEOUT_S = 10.0
+TIMEOUT_S = 60.0
 
 
 async def run(scene: Scene) -> None:
