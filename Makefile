@@ -20,7 +20,7 @@ help: ## what can be done here
 
 setup: $(SETUP) ## virtual environment, Python packages and jars, all by lock files
 
-$(SETUP): requirements/uv.txt requirements/all.txt pyproject.toml tests/simulator/pyproject.toml $(wildcard jars/*/*.toml)
+$(SETUP): requirements/uv.txt requirements/all.txt pyproject.toml tests/harness/pyproject.toml $(wildcard jars/*/*.toml)
 	@$(PYTHON) -c 'import sys; sys.exit(None if sys.version_info >= (3, 11) else "Stele needs Python 3.11 or newer: install it, then make setup PYTHON=python3.11")'
 	@$(PYTHON) -I services/stele/runtime/java.py
 	@echo "1 of 4: a virtual environment in .venv"
@@ -29,8 +29,8 @@ $(SETUP): requirements/uv.txt requirements/all.txt pyproject.toml tests/simulato
 	@echo "2 of 4: Python packages, 1.2 GB in .venv, most of it Spark; a minute or two the first time"
 	@$(UV) pip install --python $(BIN)/python --quiet --require-hashes -r requirements/all.txt
 	@echo "3 of 4: stele itself"
-	@$(UV) pip install --python $(BIN)/python --quiet --no-deps --no-build-isolation -e . -e tests/simulator
-	@$(BIN)/python -W ignore -m compileall -q -j 0 -x '$(UNREAD)' .venv/lib services tests/simulator
+	@$(UV) pip install --python $(BIN)/python --quiet --no-deps --no-build-isolation -e . -e tests/harness
+	@$(BIN)/python -W ignore -m compileall -q -j 0 -x '$(UNREAD)' .venv/lib services tests/harness
 	@echo "4 of 4: jars of Kafka and of Spark's connectors, in .cache/jars"
 	@$(BIN)/python -m stele_harness.stack.jars sync
 	@touch $@

@@ -141,7 +141,7 @@ def _not_installed(name: str) -> Callable[..., None]:
     def refuse(*_: Annotated[str, Parameter(allow_leading_hyphen=True, show=False)]) -> None:
         raise CliError(
             f"`stele {name}` is in the package stele-harness, which is not installed.",
-            'Install it from the clone\'s folder: pip install "$STELE" "$STELE/tests/simulator".',
+            'Install it from the clone\'s folder: pip install "$STELE" "$STELE/tests/harness".',
         )
 
     return refuse
