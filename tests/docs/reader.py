@@ -218,7 +218,7 @@ class Reader:
     def use_stack(self) -> None:
         """Map ``$KAFKA`` and similar variables of the pages to the stack that they started."""
         stack = read_stack_file(DEFAULT_DIRECTORY)
-        assert stack is not None, "no page has started a stack"
+        assert stack is not None, ["no page has started a stack", *self.differences]
         log = stack.service("metadata-log")
         assert log is not None
         self.environment["KAFKA"] = stack.environment["STELE_KAFKA_BOOTSTRAP"]

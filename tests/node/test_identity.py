@@ -138,7 +138,7 @@ def test_acknowledged_state_survives_a_restart(tmp_path: Path) -> None:
 def _hold(folder: Path, held: object, end: object) -> None:
     with locked(folder):
         held.set()  # type: ignore[attr-defined]
-        end.wait(20)  # type: ignore[attr-defined]
+        end.wait(150)  # type: ignore[attr-defined]
 
 
 def test_two_processes_cannot_use_one_directory(tmp_path: Path) -> None:
@@ -147,7 +147,7 @@ def test_two_processes_cannot_use_one_directory(tmp_path: Path) -> None:
     process = context.Process(target=_hold, args=(tmp_path, held, end))
     process.start()
     try:
-        assert held.wait(20), "the other process did not take the lock within 20 s"
+        assert held.wait(150), "the other process did not take the lock within 150 s"
         with pytest.raises(ConfigurationError, match="in use by another process"):
             with locked(tmp_path):
                 pass

@@ -134,7 +134,7 @@ class HeldSync:
 
     def _wait(self, name: str) -> None:
         self._loop.call_soon_threadsafe(self.begun.set)
-        assert self._may_go_on.wait(10), "the test did not let the sync go on within 10 s"
+        assert self._may_go_on.wait(150), "the test did not let the sync go on within 150 s"
 
     def go_on(self) -> None:
         self._may_go_on.set()

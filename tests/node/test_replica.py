@@ -274,7 +274,7 @@ class Busy:
 
         def work(_: sqlite3.Connection) -> None:
             loop.call_soon_threadsafe(begun.set)
-            assert self._go_on.wait(10), "the test did not end the job within 10 s"
+            assert self._go_on.wait(150), "the test did not end the job within 150 s"
 
         self._task = asyncio.create_task(store._commits.run(lambda: work))
         self.begun = begun.wait
@@ -333,7 +333,7 @@ async def test_deletion_after_a_fence_removes_a_late_write(world: World, node: N
 
     def slow(writer: sqlite3.Connection, row: StoredCell) -> int:
         loop.call_soon_threadsafe(begun.set)
-        assert go_on.wait(10), "the test did not let the write go on within 10 s"
+        assert go_on.wait(150), "the test did not let the write go on within 150 s"
         return write_row(writer, row)
 
     with pytest.MonkeyPatch.context() as patched:

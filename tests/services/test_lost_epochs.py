@@ -29,7 +29,7 @@ async def kill_all(*running: Service) -> None:
     for service in running:
         service.kill()
     for service in running:
-        await asyncio.to_thread(service.process.wait, 30)
+        await asyncio.to_thread(service.process.wait, 150)
 
 
 async def archived(replica: Service, last: int) -> None:
@@ -48,7 +48,9 @@ async def recovered(site: Deployment, dead: list[Service], *options: str) -> dic
     answer: dict[str, Any] = await site.stele(
         "recover", "--reason", "the power failed", "--no-wait", "--json", *options
     )
-    await until(lambda: replica.process.poll() is not None, "the archive to end, to begin anew", 30)
+    await until(
+        lambda: replica.process.poll() is not None, "the archive to end, to begin anew", 150
+    )
     await replica.start()
     for service in dead[:-1]:
         await service.start()
@@ -130,7 +132,7 @@ async def test_node_follows_a_recovered_log_unless_it_acknowledged_a_lost_epoch(
             AssertionError
         ):  # the process may end before it prints its address
             await node.start()
-        await until(lambda: node.process.poll() is not None, "n1 to give up", 30)
+        await until(lambda: node.process.poll() is not None, "n1 to give up", 150)
         assert node.process.poll() == EXIT_BAD_CONFIGURATION
         assert f"STELE_ACCEPT_LOST_EPOCHS={first['log_id']}" in node.process.tail()
         await node.restart(STELE_ACCEPT_LOST_EPOCHS=first["log_id"])

@@ -435,7 +435,7 @@ async def test_commander_shares_the_outcome_of_equal_request_ids(
         outcomes = await asyncio.gather(*asked)
         assert all(outcome.applied for outcome in outcomes)
         assert len({outcome.epoch for outcome in outcomes}) == 20
-        again = await commander.submit(setting("c3"), 20)
+        again = await commander.submit(setting("c3"), 150)
         assert again.epoch == outcomes[3].epoch
         commander.send(setting("forgotten"))
         assert (await commander.submit(setting("forgotten"), 20)).applied

@@ -37,14 +37,14 @@ async def ends(node: Service) -> str:
     """Wait for the end of the process, and return its output."""
     with contextlib.suppress(AssertionError):  # the process may end before it prints its address
         await node.start()
-    await until(lambda: node.process.poll() is not None, "n1 to give up", 30)
+    await until(lambda: node.process.poll() is not None, "n1 to give up", 150)
     assert node.process.poll() == EXIT_BAD_CONFIGURATION
     return node.process.tail()
 
 
 async def killed(node: Service) -> None:
     node.kill()
-    await asyncio.to_thread(node.process.wait, 30)
+    await asyncio.to_thread(node.process.wait, 150)
 
 
 async def acked_on_brokers(site: Deployment, sequence: int) -> None:

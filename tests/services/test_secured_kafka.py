@@ -21,7 +21,7 @@ from stele.catch_up.trimming import delete_records
 from stele.cli.errors import Exit
 from stele.coordinator.election import Election
 from stele.domain.commands import Envelope, Noop
-from stele.log import deliveries, flows
+from stele.log import deliveries, flows, kafka
 from stele.log.brokers import Brokers
 from stele.log.chain import Anchor, digest_of
 from stele.log.commander import Commander
@@ -160,7 +160,8 @@ REFUSED: dict[str, tuple[Way, str]] = {
 async def test_refused_connections_are_logged_with_a_hint(
     secured: Secured, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(flows, "START_TIMEOUT_S", 8.0)
+    monkeypatch.setattr(flows, "START_TIMEOUT_S", 12.0)
+    monkeypatch.setattr(kafka, "LOOK_TIMEOUT_S", 12.0)
     await asyncio.gather(*(is_refused(name, secured) for name in REFUSED))
     for _, hint in REFUSED.values():
         assert any("refused by Kafka" in line and hint in line for line in caplog.messages)
@@ -174,7 +175,7 @@ async def is_refused(name: str, secured: Secured) -> None:
     reader = FlowReader(brokers, flow_topic(cluster, "acks"), lambda _: None, lambda _: None)
 
     def make_topics() -> None:
-        ensure_topics(brokers, cluster, deadline_s=6.0)
+        ensure_topics(brokers, cluster, deadline_s=12.0)
 
     said = await asyncio.gather(
         asyncio.to_thread(make_topics),
@@ -200,7 +201,7 @@ def test_process_refused_at_start_logs_the_reason_and_stops_on_request(
         wait_until(lambda: "refused by Kafka" in said.read_text(), "the reason")
         assert hint in said.read_text()
         process.signal(signal.SIGTERM)
-        assert process.wait(10) == 0
+        assert process.wait(150) == 0
     finally:
         process.stop()
     assert not any(password in said.read_text() for password in USERS.values())
@@ -271,7 +272,7 @@ async def test_process_is_unhealthy_without_an_acl_on_any_of_its_topics(
     await reader.start()
     try:
         await is_read(acks, heard)
-        assert is_well()
+        await until(is_well, "refusals of the tests before are past")
         of_topics = [acl for acl in acls if acl.restype is ResourceType.TOPIC]
         reads = [acl for acl in of_topics if acl.operation is AclOperation.READ]
         await asyncio.to_thread(secured.forbid, reads)
@@ -433,7 +434,7 @@ async def check_program_sends_a_command(brokers: Brokers, cluster: Deployment) -
     name, before = cluster.image.cluster, cluster.image.epoch
     async with Commander(brokers, name) as commander:
         noop = Envelope(request_id=new_request_id(), command=Noop())
-        outcome = await commander.submit(noop, 30)
+        outcome = await commander.submit(noop, 150)
     assert outcome.applied and outcome.epoch > before
     log = KafkaLog(brokers, flow_topic(name, "epochs"))
     try:

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import threading
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, Final, TypeVar
 
 T = TypeVar("T")
 
@@ -15,6 +15,15 @@ def call_in(
     """Call ``callback`` in the loop, from any thread. Does nothing once the loop has closed."""
     with contextlib.suppress(RuntimeError):
         loop.call_soon_threadsafe(callback, *args)
+
+
+_UNFINISHED: Final = set[asyncio.Future[Any]]()
+"""Work of ``beside`` whose thread still runs."""
+
+
+def works_beside() -> bool:
+    """Return whether a thread of ``beside`` still runs. It may hold a Kafka client."""
+    return bool(_UNFINISHED)
 
 
 def beside(name: str, work: Callable[[], T]) -> asyncio.Future[T]:
@@ -41,6 +50,9 @@ def beside(name: str, work: Callable[[], T]) -> asyncio.Future[T]:
             call_in(loop, fail, error)
         else:
             call_in(loop, finish, found)
+        finally:
+            _UNFINISHED.discard(done)
 
+    _UNFINISHED.add(done)
     threading.Thread(target=run, name=name, daemon=True).start()
     return done

@@ -12,6 +12,7 @@ if __name__ == "__main__":
 from __future__ import annotations
 
 import asyncio
+import atexit
 import contextlib
 import ctypes
 import errno
@@ -26,6 +27,7 @@ from typing import Final, TypeVar
 
 import structlog
 
+from stele.log.loops import works_beside
 from stele.runtime.logs import configure_logs, get_logger
 from stele.runtime.settings import ConfigurationError, ServiceSettings, load_settings, misspelt
 
@@ -149,10 +151,22 @@ def run_service(
         configure_logs(service="stele", instance=f"pid-{os.getpid()}")
     try:
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-            return runner.run(_supervise(main, stop_deadline_s))
+            code = runner.run(_supervise(main, stop_deadline_s))
     except ConfigurationError as error:
         sys.stderr.write(f"{error.title}: {error}\n")
-        return EXIT_BAD_CONFIGURATION
+        code = EXIT_BAD_CONFIGURATION
+    # A Kafka client that still waits for a broker has threads of its own. They use OpenSSL while
+    # its exit handler frees it, and the process ended with SIGSEGV.
+    if works_beside():
+        atexit.register(_exit_now, code)
+    return code
+
+
+def _exit_now(code: int) -> None:
+    """End the process without the exit handlers of C libraries."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
 
 
 def _explain(program: str, arguments: Sequence[str]) -> int:

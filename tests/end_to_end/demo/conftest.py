@@ -78,9 +78,9 @@ def demo_run(
     finally:
         if demo.poll() is None:
             demo.terminate()
-            demo.wait(60)
+            demo.wait(240)
         down = [sys.executable, "-m", "stele.cli", "stack", "down", "--dir", str(directory)]
-        subprocess.run(down, capture_output=True, timeout=120, check=False)
+        subprocess.run(down, capture_output=True, timeout=600, check=False)
         assert not is_held(directory), "the stack still runs"
         assert not (directory / "stack.json").exists()
 
