@@ -387,10 +387,10 @@ def test_list_of_requests_shows_which_requests_are_missing(server: Server, stele
     server.answer("GET", "/v1/requests", cut_off)
     server.answer("GET", "/v1/nodes", {**at(7), "nodes": []})
     cut = stele("requests").out
-    assert "requests that ended up to epoch 4, 1970-01-01" in cut and "`stele epochs`" in cut
+    assert "some requests that ended by epoch 4, 1970-01-01" in cut and "`stele epochs`" in cut
     missing = stele("request", "show", "01a2")
     assert "There is no request '01a2'" in missing.err
-    assert "Those that ended up to epoch 4 are in `stele epochs`." in missing.err
+    assert "Some that ended by epoch 4 are only in `stele epochs`." in missing.err
 
 
 @pytest.mark.parametrize("command", [("why",), ("cancel",), ("request", "show")])

@@ -170,7 +170,7 @@ class StateReading:
         all_ = "`stele requests` shows them all."
         if not self.since[0]:
             return all_
-        return f"{all_} Those that ended up to epoch {self.since[0]} are in `stele epochs`."
+        return f"{all_} Some that ended by epoch {self.since[0]} are only in `stele epochs`."
 
     def keyspaces(self) -> list[Keyspace]:
         found = list[Keyspace]()

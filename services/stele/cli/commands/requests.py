@@ -129,8 +129,9 @@ def follow_request(request_id: str, /, where: Where = Where()) -> int:
 def since_text(epoch: int, ms: int) -> str:
     """Return how far back finished requests are kept."""
     if not epoch:
-        return "goes back to the beginning of the log"
-    return f"requests that ended up to epoch {epoch}, {clock(ms)}, are in `stele epochs`"
+        return "the list goes back to the beginning of the log"
+    ended = f"some requests that ended by epoch {epoch}, {clock(ms)}"
+    return f"{ended}, are not listed, such as moves of the balancer: `stele epochs` shows them"
 
 
 def _moment(epoch: int, at_ms: int) -> str:
