@@ -237,7 +237,7 @@ def test_follow_prints_an_unchanged_wait_once(server: Server, stele: Stele) -> N
     wait = {**STALLED, "request_ids": ["mine"]}
     server.answer("GET", "/v1/progress", {**IDLE, "waits": [wait]})
     ran = stele("decommission", "n1", "--request-id", "mine")
-    shown = [line for line in ran.out.splitlines() if "waits for" in line]
+    shown = [line for line in ran.out.splitlines() if "has waited" in line]
     assert len(shown) == 1
     assert "the cause is n2: is down, and gives n3 no data" in shown[0]
     assert "(STELE_SILENCE_S is 60 s), it is undone" in shown[0]

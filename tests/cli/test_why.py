@@ -49,15 +49,15 @@ def test_why_shows_a_stalled_source_with_its_times_and_a_hint(server: Server, st
     ran = stele("why", "join-n3")
     assert ran.out.splitlines()[1:] == [
         "  in write_both_read_old since epoch 6",
-        "  waits for 9.0 s for stream by n3; the cause is n2: is down, and gives n3 no data, last heard"
+        "  has waited 9.0 s for stream by n3; the cause is n2: is down, and gives n3 no data, last heard"
         " 8.0 s ago; if it makes no progress for 52.0 s more (STELE_SILENCE_S is 60 s), it is undone",
         "  n3 stream running, 1.0 MB of 4.0 MB, no progress for 8.0 s",
         "  how long it will take is unknown: no data has moved lately",
         "  do: start n2, if it is not starting already, or undo it: `stele cancel join-n3-1`",
     ]
-    assert ran.out.startswith("join n3 is running for ")
+    assert ran.out.startswith("join n3 has been running for ")
     sentences = msgspec.json.decode(stele("why", "join-n3", "--json").out)["why"]
-    assert sentences[JOIN][0].startswith("waits for 9.0 s for stream by n3; the cause is n2")
+    assert sentences[JOIN][0].startswith("has waited 9.0 s for stream by n3; the cause is n2")
     long = {**STALLED, "blockers": [{**SOURCE, "silent_for_s": 40.0}, RECEIVER]}
     server.answers["GET", "/v1/progress"].clear()
     server.answer("GET", "/v1/progress", {**PROGRESS, "waits": [long], "transitions": [still]})
@@ -108,7 +108,7 @@ def test_why_of_a_leave_of_a_dead_node_shows_how_to_cancel_it(server: Server, st
     cluster(server, requests=[leave])
     server.answer("GET", "/v1/progress", {**IDLE, "waits": [wait]})
     ran = stele("why")
-    assert "leave n4 is pending" in ran.out
+    assert "leave n4 has been pending" in ran.out
     assert "waits for dead nodes; the cause is n4: is down, last heard 40.0 s ago" in ran.out
     assert "do: start n4: then it continues, or withdraw the request:" in ran.out
     assert "`stele cancel leave-n4`" in ran.out
@@ -143,7 +143,7 @@ def test_why_when_idle_shows_the_last_ended_request(server: Server, stele: Stele
     done = {"n1": {**WORK, "status": "success", "keys_done": 1, "error": ""}}
     server.answer("GET", "/v1/progress", {**IDLE, "cleanups": done})
     assert stele("why").out.splitlines() == [
-        "Nothing to do: no request is pending or running.",
+        "No request is pending or running.",
         "  last: join n3, done at epoch 9",
     ]
     shown = msgspec.json.decode(stele("why", "--json").out)
@@ -155,7 +155,7 @@ def test_why_when_idle_lists_members_that_are_down(server: Server, stele: Stele)
     """The next operation waits for them. Without a session guard, liveness is unknown."""
     cluster(server)
     server.answer("GET", "/v1/progress", IDLE)
-    assert stele("why").out.splitlines() == ["Nothing to do: no request is pending or running."]
+    assert stele("why").out.splitlines() == ["No request is pending or running."]
     server.answer("GET", "/guard/v1/nodes", LIVENESS)
     assert stele("why").out.splitlines()[1:] == ["  no heartbeat yet, perhaps starting: n2"]
     down = [{**row, "liveness": "down", "silent_for_s": 40.0} for row in LIVENESS]
@@ -258,7 +258,7 @@ def test_short_barrier_names_no_cause() -> None:
     behind = BlockerAnswer("n3", "has applied epoch 58, not 59", 0.1)
     wait = WaitProgress((JOIN,), "version 5", (behind,), WaitKind.APPLIED, 0.1, cause="n3")
     case = Case(msgspec.convert(request("running"), Request), None, wait)
-    assert waiting_line(wait) == "waits for 0.1 s for version 5; this takes a moment"
+    assert waiting_line(wait) == "has waited 0.1 s for version 5; this takes a moment"
     assert advice(case).startswith("nothing: it continues by itself")
     later = msgspec.structs.replace(wait, waited_s=60.0)
     assert "the cause is n3: has applied epoch 58, not 59" in waiting_line(later)

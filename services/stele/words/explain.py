@@ -106,10 +106,10 @@ def passes(wait: WaitProgress) -> bool:
 
 def waiting_line(wait: WaitProgress, verb: str = "waits") -> str:
     """Return one line: the wait, its duration, its cause, the time left and the limit's setting."""
-    since = "" if wait.waited_s is None else f" for {duration(wait.waited_s)}"
+    waits = verb if wait.waited_s is None else f"has waited {duration(wait.waited_s)}"
     if passes(wait):
-        return f"{verb}{since} for {wait.waiting_for}; this takes a moment"
-    parts = [f"{verb}{since} for {wait.waiting_for}"]
+        return f"{waits} for {wait.waiting_for}; this takes a moment"
+    parts = [f"{waits} for {wait.waiting_for}"]
     cause = next((b for b in wait.blockers if b.node_id == wait.cause), None)
     if cause is not None:
         parts.append(f"the cause is {blocker_text(cause)}")
@@ -401,7 +401,7 @@ def story(known: KnownAnswers) -> Iterator[Line]:
         for sentence in sentences(request, topology, progress):
             yield f"  {sentence}", "cyan" if sentence.startswith("do: ") else ""
     if not requests:
-        yield "Nothing to do: no request is pending or running.", ""
+        yield "No request is pending or running.", ""
         yield from _down(known.down)
         yield from (_last(request, known.names) for request in known.finished)
         yield from _cleanups(progress)
@@ -420,10 +420,13 @@ def _head(
 ) -> Iterator[Line]:
     since_ms = request.started_at_ms or request.submitted_at_ms
     if request.status not in UNFINISHED:
-        since = f" since epoch {request.finished_epoch}"
+        status = f", {request.status} at epoch {request.finished_epoch}"
+    elif since_ms:
+        age = duration(max(0.0, time.time() - since_ms / 1000))
+        status = f" has been {request.status} for {age}"
     else:
-        since = f" for {duration(max(0.0, time.time() - since_ms / 1000))}" if since_ms else ""
-    yield f"{what(request, names)} is {request.status}{since}  ({request.request_id})", "bold"
+        status = f" is {request.status}"
+    yield f"{what(request, names)}{status}  ({request.request_id})", "bold"
     if request.error:
         yield f"  {request.error}", "yellow"
     if transition is not None:
