@@ -201,7 +201,8 @@ def test_log_snapshot_waits_until_a_majority_has_it(server: Server, stele: Stele
     archive(server, agreed=[agreed(105, "c-1", "c-2")])
     ran = stele.ok("log", "snapshot")
     assert sent(server)["command"] == {"type": "ask_snapshot"}
-    assert "asked for of epoch 105" in ran.out and "c-1 c-2 have that of epoch 105" in ran.out
+    assert "snapshot of epoch 105 requested" in ran.out
+    assert "snapshot of epoch 105 is on c-1 c-2" in ran.out
 
 
 def test_log_snapshot_fails_if_no_majority_takes_it_in_time(server: Server, stele: Stele) -> None:

@@ -64,7 +64,7 @@ async def test_catch_up_members_change_and_a_dead_one_is_replaced(
     assert first["cu-1"] == first["cu-2"] == 1
 
     told = await site.stele("log", "snapshot")
-    assert "cu-1 cu-2 have that of epoch" in told
+    assert "is on cu-1 cu-2" in told
     told = await site.stele("log", "truncate", "--dry-run")
     assert "why not further" in told
     told = await site.stele("catch-up", "show")

@@ -180,7 +180,7 @@ def _check_alone(context: Context) -> Rejection | None:
     if commits.mode is CommitMode.OPEN:
         return Rejection(
             "log_is_open",
-            "The log takes everybody's commands, so the state may change under an override.",
+            "The log accepts the commands of all actors, so the state may change under an override.",
             "Freeze it first: `stele log freeze`, or `stele log single-user` with your name.",
         )
     owner = commits.by if commits.mode is CommitMode.FROZEN else commits.actor

@@ -68,7 +68,7 @@ def _concerns(
             code="fewer_racks",
             placement=name,
             share=share_of(crowded),
-            message="The copies stand on fewer racks than before.",
+            message="The copies are on fewer racks than before.",
         )
     if short:
         yield Concern(

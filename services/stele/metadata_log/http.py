@@ -329,7 +329,7 @@ def _check_log(asked: bytes, log_id: bytes) -> None:
 def _not_found(error: EpochNotFoundError) -> HttpError:
     details = {"epoch": error.epoch, "oldest": error.oldest, "newest": error.newest}
     if not error.is_deleted:
-        hint = "Ask for an epoch in that span, or wait until it has come."
+        hint = "Ask for an epoch in that span, or wait until the log reaches it."
         return HttpError(404, "epoch_not_found", str(error), hint=hint, details=details)
     hint = "Ask for a later one. `stele restore STORE` makes an archive of what a store has."
     stores = ",".join(error.stores)

@@ -261,7 +261,7 @@ def _commits(fact: Fact) -> str:
     commits = fact["commits"]
     match commits["mode"]:
         case "open":
-            return "the log takes everybody's commands again"
+            return "the log accepts the commands of all actors again"
         case "single_user":
             return f"the log takes commands of '{commits['actor']}' alone"
         case _:

@@ -51,7 +51,7 @@ class Only:
     """Such as 2h (ago), 2026-11-22 or '2026-11-22 08:30'."""
 
     until: Annotated[str, Parameter(name="--until")] = ""
-    """So too."""
+    """In the same forms as --since."""
 
     refused: Annotated[bool, Parameter(name="--refused", negative="")] = False
     """Only commands that were refused."""

@@ -399,7 +399,8 @@ def _restrict(command: RestrictCommits, change: Change, where: Where) -> None:
     opens = command.mode is CommitMode.OPEN
     if not opens and not change.reason:
         raise UsageError(
-            "Callers whose commands are refused receive this reason.", 'Say it: --reason "...".'
+            "A reason is missing. Callers whose commands are refused receive it.",
+            'Add --reason "...".',
         )
     out = console()
     with where.client() as client:
@@ -435,7 +436,7 @@ def snapshot(
     """
     with where.client() as client:
         epoch = change.send(client, AskSnapshot()).epoch
-        print_line(f"asked for of epoch {epoch}")
+        print_line(f"snapshot of epoch {epoch} requested")
         return 0 if not change.wait or _has_majority(client, epoch, where.timeout_s) else 1
 
 
@@ -446,7 +447,7 @@ def _has_majority(client: Client, epoch: int, limit_s: float) -> bool:
         found = StateReading(client).catch_up()
         agreed = next((each for each in found.agreed if each.epoch >= epoch), None)
         if agreed is not None:
-            print_line(f"{joined(agreed.members)} have that of epoch {agreed.epoch}")
+            print_line(f"snapshot of epoch {agreed.epoch} is on {joined(agreed.members)}")
             return True
         if time.monotonic() > end_s:
             print_line(

@@ -133,7 +133,7 @@ CDC_MARGIN_S: Final = Count(
 
 CDC_RETENTION_S: Final = Count(
     name="cdc_retention_s",
-    counts="seconds that a CDC generation is kept after the next one has come to hold",
+    counts="seconds that a CDC generation is kept after the next one has taken effect",
     default=86_400,
     most=31_536_000,
     least=2 * GENERATION_LEEWAY_MS // 1000,

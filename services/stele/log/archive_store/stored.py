@@ -166,7 +166,7 @@ class StoredArchive:
             content += piece
         found = bytes(content)
         if wanted.sha256 and await asyncio.to_thread(sha256_of, found) != wanted.sha256:
-            raise DamagedFileError(f"{name} has other bytes than were put")
+            raise DamagedFileError(f"{name} is damaged: its bytes are not those that were stored")
         return found
 
     async def _past(self, contents: Contents) -> PastLogs:
