@@ -51,7 +51,7 @@ def check_columns(schema: TableSchema, row: bytes) -> None:
     try:
         names = msgspec.json.decode(row, type=dict[str, Any])
     except (msgspec.DecodeError, RecursionError) as error:
-        text = f"The table has columns, and the row is no JSON object: {error}."
+        text = f"The table has columns, and the row is not a JSON object: {error}."
         hint = "Send an object of columns."
         raise HttpError(400, "malformed_json", text, hint=hint, details=version) from error
     dropped = {column.name for column in schema.dropped_columns}

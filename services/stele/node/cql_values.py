@@ -141,7 +141,7 @@ def value_of_text(type_: CqlType, text: str) -> object:
 
 def _mismatch(type_: CqlType, value: object) -> ValueMismatch:
     text = value if isinstance(value, str) else encode_json(value).decode()
-    return ValueMismatch(f"{text[:MAX_TEXT_CHARS]!r} is no {type_.text()}")
+    return ValueMismatch(f"{text[:MAX_TEXT_CHARS]!r} is not of type {type_.text()}")
 
 
 def _plain(type_: CqlType, fields_of: FieldsOf) -> CqlType:
@@ -174,7 +174,7 @@ class _Entries(list[tuple[Any, Any]]):
 def _given(type_: CqlType, value: object, fields_of: FieldsOf) -> Any:
     """Return the driver's value of a JSON value. Raises ValueMismatch and errors of Python."""
     if value is None:
-        raise ValueMismatch(f"null is no {type_.text()}")
+        raise ValueMismatch(f"null is not of type {type_.text()}")
     if type_.user:
         return _fields_given(type_, _as(dict, type_, value), fields_of)
     if type_.name == "map":

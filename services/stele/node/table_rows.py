@@ -233,7 +233,7 @@ class TableRows:
         raise RequestRefused(
             400,
             "malformed_json",
-            f"Table {self._name} has columns, and the body is no JSON object{why}.",
+            f"Table {self._name} has columns, and the body is not a JSON object{why}.",
             'Send the columns to write, such as {"name": "Ada"}; null deletes a value.',
             self._details(),
         )
@@ -323,8 +323,8 @@ class TableRows:
         return RequestRefused(
             400,
             "bad_primary_key",
-            f"The path has {count} values, and the primary key of table {self._name} has the columns"
-            f" {', '.join(names)}.",
+            f"The primary key of table {self._name} has the columns {', '.join(names)}; the number of values"
+            f" in the path is {count}.",
             f"Send the path /v1/data/{self._name}/{'/'.join(names).upper()}. Static columns are at the"
             " partition key alone.",
             self._details(),
