@@ -54,7 +54,7 @@ def test_streams_end_at_the_limit_and_can_be_selected_by_token(
         ["-300", f"{3:032x}"],
         ["-200", f"{2:032x}"],
     ]
-    assert "1 more streams" in ran.out
+    assert "1 more stream:" in ran.out
     one = {**at(31), "generation": PUBLISHED, "streams": STREAMS[:1], "next_cursor": ""}
     server.answer("GET", "/v1/cdc/streams", one)
     ran = stele("cdc", "streams", "--token", "-301")

@@ -371,7 +371,7 @@ def test_newest_requests_are_shown_and_others_counted(server: Server, stele: Ste
     cluster(server, requests=many)
     shown = stele("requests", "--limit", "2").out
     assert "r-1" not in shown and shown.index("r-2") < shown.index("r-3")
-    assert "1 older requests: --limit 0 shows all." in shown
+    assert "1 older request: --limit 0 shows all." in shown
     assert "r-1" in stele("requests", "--limit", "0").out
     since = stele("requests", "--since", "1970-01-01T00:00:02+00:00").out
     assert "r-1" not in since and "r-2" in since and "r-3" in since

@@ -134,7 +134,7 @@ def test_tablets_with_the_oldest_repair_are_shown_first(server: Server, stele: S
     shown = [line.split() for line in ran.out.splitlines()[2:4]]
     assert [line[0] for line in shown] == ["1", "2"]
     assert shown[0][1] == "never" and shown[1][1].startswith("2020-09-")
-    assert "1 more tablets: --limit 0 shows all." in ran.out
+    assert "1 more tablet: --limit 0 shows all." in ran.out
     as_json = msgspec.json.decode(stele("tablet", "repairs", "music.songs", "--json").out)
     assert [each["tablet"] for each in as_json["repairs"]] == [1, 2, 0]
 
@@ -178,7 +178,7 @@ def test_tablets_are_numbered_and_show_joining_replicas(server: Server, stele: S
     ran = stele.ok("tablet", "list", "music.songs", "--limit", "2")
     assert ran.out.splitlines()[0].strip() == "3 tablets of music.songs at epoch 31"
     assert ran.out.splitlines()[2].split() == ["0", str(-(2**63)), "0", "7", "n1", "n2", "+n3"]
-    assert "1 more tablets" in ran.out
+    assert "1 more tablet:" in ran.out
     (asked,) = server.asked_for("/v1/placements")
     assert asked.query["keyspace"] == ["music.songs"]
     found = json.loads(stele("tablet", "list", "music.songs", "--json").out)

@@ -15,7 +15,7 @@ from stele.cli.client import decode
 from stele.cli.commands.data import ask_any_node
 from stele.cli.commands.topology import ask_and_follow
 from stele.cli.options import FROM_ONE, Change, Force, Format, Json, ReadPoint, Where
-from stele.cli.output import clock, error_console, id_table, table
+from stele.cli.output import clock, counted, error_console, id_table, table
 from stele.domain.commands import NewCdcGeneration
 from stele.domain.model.cdc import GenerationSummary
 from stele.runtime.answers.metadata_log import CdcGenerationsPage, CdcStreamsPage
@@ -93,8 +93,9 @@ def streams(
         shown.add_row(str(row.end), row.stream_id)
     form.print_table(shown)
     if token is None and len(found) < first.generation.streams:
-        more = first.generation.streams - len(found)
-        form.note(f"{more} more streams: --limit 0 shows all.")
+        missing = first.generation.streams - len(found)
+        more = counted(missing, "more stream", "more streams")
+        form.note(f"{more}: --limit 0 shows all.")
 
 
 @app.command(name="new-generation")

@@ -14,6 +14,7 @@ from stele.cli.history import ShortIds, names_of
 from stele.cli.options import FROM_ZERO, Format, Json, ReadPoint, Where, moment_ms
 from stele.cli.output import (
     clock,
+    counted,
     duration,
     id_table,
     print_fields,
@@ -79,7 +80,8 @@ def requests(
         )
     form.print_table(shown)
     if older:
-        form.note(f"{older} older requests: --limit 0 shows all.")
+        more = counted(older, "older request", "older requests")
+        form.note(f"{more}: --limit 0 shows all.")
     form.note(since_text(*reading.since))
 
 

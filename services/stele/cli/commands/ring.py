@@ -12,7 +12,7 @@ from rich.text import Text
 
 from stele.cli.errors import CliError, UsageError
 from stele.cli.options import FROM_ZERO, Format, ReadPoint, Where
-from stele.cli.output import joined, percent, table
+from stele.cli.output import counted, joined, percent, table
 from stele.cli.reading import StateReading
 from stele.domain.model.schema import Keyspace
 from stele.domain.ring.ranges import RING_SIZE, RangeReplicas, tokens_in
@@ -56,7 +56,8 @@ def ring(
             form.note(f"{key_text(key)} is in this range")
         form.print_table(_table(f"placement {name} at epoch {reading.epoch}", rows))
         if len(rows) < ranges and key is None:
-            form.note(f"{ranges - len(rows)} more ranges: --limit 0 shows all.")
+            more = counted(ranges - len(rows), "more range", "more ranges")
+            form.note(f"{more}: --limit 0 shows all.")
     if not found:
         form.note("No placements: create a keyspace with `stele keyspace create`.")
 

@@ -13,7 +13,7 @@ from stele.cli.commands.table import require_table_name, restore_tablet
 from stele.cli.commands.topology import submit_and_follow
 from stele.cli.errors import CliError, UsageError
 from stele.cli.options import FROM_ZERO, Change, Force, Format, Json, ReadPoint, Where, described
-from stele.cli.output import clock, print_fields, print_line, print_value_as_json, size
+from stele.cli.output import clock, counted, print_fields, print_line, print_value_as_json, size
 from stele.cli.output import table as table_of
 from stele.cli.reading import StateReading
 from stele.domain.model.operations import MoveTablets, TabletMove
@@ -75,7 +75,8 @@ def list_tablets(
     if others:
         form.note(f"they are those of {others} too")
     if len(rows) < tablets and key is None:
-        form.note(f"{tablets - len(rows)} more tablets: --limit 0 shows all.")
+        more = counted(tablets - len(rows), "more tablet", "more tablets")
+        form.note(f"{more}: --limit 0 shows all.")
 
 
 @app.command
@@ -170,7 +171,8 @@ def repairs(
     form.note(title)
     form.print_table(shown)
     if len(first) < len(times):
-        form.note(f"{len(times) - len(first)} more tablets: --limit 0 shows all.")
+        more = counted(len(times) - len(first), "more tablet", "more tablets")
+        form.note(f"{more}: --limit 0 shows all.")
 
 
 @app.command
