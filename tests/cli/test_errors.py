@@ -322,6 +322,11 @@ def test_unexpected_arguments_are_named(capsys: pytest.CaptureFixture[str]) -> N
     assert "`stele balance status` does not take 'now please'. See `stele balance status" in said
 
 
+def test_unknown_dry_run_option_leads_to_plan(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["decommission", "n1", "--dry-run"]) == 2
+    assert "`stele plan` shows what a command would do" in one_line(capsys.readouterr().err)
+
+
 def test_local_addresses_bypass_the_proxy(
     stele: Stele, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -15,6 +15,7 @@ from cyclopts import (
     Group,
     MissingArgumentError,
     Parameter,
+    UnknownOptionError,
     UnusedCliTokensError,
 )
 
@@ -131,7 +132,7 @@ def build_app(called: str = "", epilogue: str | None = None) -> App:
             elif find_spec(place.partition(".")[0]) is not None:
                 app.command(place, help=help_, **shown)
             else:
-                app.command(_not_installed(name), help=text, **shown)
+                app.command(_not_installed(name), help=f"{text} Not installed.", **shown)
     return app
 
 
@@ -141,7 +142,7 @@ def _not_installed(name: str) -> Callable[..., None]:
     def refuse(*_: Annotated[str, Parameter(allow_leading_hyphen=True, show=False)]) -> None:
         raise CliError(
             f"`stele {name}` is in the package stele-harness, which is not installed.",
-            'Install it from the clone\'s folder: pip install "$STELE" "$STELE/tests/harness".',
+            "Install it in the folder of your clone: pip install . ./tests/harness",
         )
 
     return refuse
@@ -220,6 +221,8 @@ def _usage(error: CycloptsError) -> str:
     parameters = inspect.signature(error.target).parameters if error.target else {}
     arguments = [p.name.upper() for p in parameters.values() if p.kind is p.POSITIONAL_ONLY]
     written = f"Write `{' '.join([*words, *arguments])}`. " if arguments else ""
+    if isinstance(error, UnknownOptionError) and "--dry-run" in str(error):
+        written = "`stele plan` shows what a command would do. "
     return f"{written}See `{' '.join(words)} --help`."
 
 
