@@ -79,7 +79,7 @@ def describe_cluster(
         reason = "; ".join(str(each) for each in error.errors.values()) or str(error)
         raise UnreachableError(
             f"Cannot connect to {host}:{port} over CQL: {reason}.",
-            "Check --contact, --username and --password-file.",
+            "Check the address, --username and --password-file.",
         ) from error
     except DriverException as error:
         raise CliError(f"Cannot read the system tables of {contact}: {error}.") from error

@@ -807,7 +807,7 @@ def _unavailable(attempt: _Attempt, vote: Vote) -> RequestRefused:
     return RequestRefused(
         503,
         "unavailable",
-        f"Too few of its replicas {replicas} do it in time: not {lacking}.",
+        f"Too few of the replicas {replicas} succeeded in time: {lacking} did not.",
         "See who is down: `stele nodes`. One replica is enough for a request at consistency ONE.",
         facts,
     )
