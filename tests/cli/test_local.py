@@ -105,7 +105,7 @@ def test_shell_variables_of_an_earlier_stack_give_a_hint(
     told = {"STELE_METADATA_LOG_URLS": "http://127.0.0.1:9"}
     places = find_places((), directory, told)
     assert places.of("metadata-log") == ("http://127.0.0.1:9",)
-    assert f"not of the stack that runs over {directory}" in places.source
+    assert f"not of the stack that runs in {directory}" in places.source
     assert "stele stack env" in places.source
     same = find_places((), directory, STACK["environment"])
     assert same.source == "from STELE_*_URLS"
@@ -157,13 +157,13 @@ def test_directory_holds_at_most_one_running_stack(tmp_path: Path) -> None:
     assert not is_held(tmp_path)
     with hold(tmp_path):
         assert is_held(tmp_path)
-        with pytest.raises(CliError, match="runs over"), hold(tmp_path):
+        with pytest.raises(CliError, match="is already running in"), hold(tmp_path):
             pass
     assert not is_held(tmp_path)
 
 
 def test_stack_file_without_a_process_is_not_a_running_stack(directory: Path) -> None:
-    with pytest.raises(UnreachableError, match="No stack runs"):
+    with pytest.raises(UnreachableError, match="No stack is running"):
         require_stack(directory)
     with hold(directory):
         assert require_stack(directory).environment["STELE_CLUSTER"] == "books"
@@ -229,7 +229,7 @@ def test_stack_status_shows_why_a_process_is_not_restarted(
         with hold(directory):
             assert run(["stack", "status", "--dir", str(directory)]) == 1
         said[exit_code] = capsys.readouterr().out.splitlines()[-1]
-    do = "`stele stack remove n1` removes it if it is no member, `stele stack add-node` starts another."
+    do = "`stele stack remove n1` removes it if it is not a member, `stele stack add-node` starts another."
     for line in said.values():
         assert f": Not admitted: its join was cancelled. {do}" in line
     assert "its configuration or its data prevents a start (exit status 78)" in said[78]
@@ -446,7 +446,7 @@ def test_url_option_is_used_even_if_the_stack_is_down(directory: Path) -> None:
 
 
 def test_running_stack_is_not_cleaned_up(directory: Path) -> None:
-    with hold(directory), pytest.raises(CliError, match="runs over") as raised:
+    with hold(directory), pytest.raises(CliError, match="is already running in") as raised:
         forget_dead(directory)
     assert "To have what was left out (`--without`): `stele stack down`" in raised.value.hint
     assert (directory / STACK_FILE).exists()
@@ -528,6 +528,8 @@ def test_stack_logs_of_an_unknown_process_lists_known_names(tmp_path: Path) -> N
     with pytest.raises(CliError) as raised:
         tail_log(tmp_path, "n9", 2)
     assert "n1" in raised.value.hint
+    with pytest.raises(CliError, match="No stack is running in"):
+        tail_log(tmp_path / "other", "n1", 2)
 
 
 def test_replacing_node_gets_the_dc_and_rack_of_the_replaced_node(

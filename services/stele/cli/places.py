@@ -186,7 +186,7 @@ def _unlike(stack: StackFile | None, told: Mapping[str, tuple[str, ...]], direct
     ):
         return ""
     return (
-        f", not of the stack that runs over {directory} "
+        f", not of the stack that runs in {directory} "
         f'(eval "$(stele stack env --dir {directory})" takes its addresses)'
     )
 
@@ -208,7 +208,7 @@ def has_ended(directory: Path, pid: int) -> bool:
 
 
 def is_held(directory: Path) -> bool:
-    """Return True while a stack runs over the directory."""
+    """Return True while a stack runs in the directory."""
     try:
         with (directory / LOCK_FILE).open("a") as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -39,22 +39,23 @@ def conformance(
     *command: Annotated[str, Parameter(allow_leading_hyphen=True)],
     kafka: str = "",
     directory: Annotated[Path, Parameter(name="--dir")] = DIRECTORY,
-    scene: list[str] | None = None,
+    scene: Annotated[list[str] | None, Parameter(negative="")] = None,
     patience: Annotated[float, Parameter(validator=validators.Number(gt=0))] = 1.0,
-    json: bool = False,
+    json: Annotated[bool, Parameter(negative="")] = False,
 ) -> int:
     """Drive an agent through joins, a crash, orders, tablets, a truncation, a leave, a wiped disk, a recovery.
 
-    Write `stele conformance -- COMMAND...`. COMMAND is started several times, each time as another node, told
-    so by STELE_* variables; of those of your shell STELE_LOG_LEVEL and STELE_HOME alone are passed on. Exit
-    status 0 only when no rule of docs/reference/agent_protocol.md was broken.
+    Write `stele conformance [OPTIONS] -- COMMAND...`. The kit starts COMMAND several times, each time as
+    another node, with STELE_* variables. Of the STELE_* variables of your shell it passes on only
+    STELE_LOG_LEVEL and STELE_HOME. Exit status 0 only when no rule of docs/reference/agent_protocol.md was
+    broken.
 
     Args:
         command: The agent's command line.
-        kafka: Brokers to use, with the STELE_KAFKA_* variables of your shell, which are passed on; without it
-            one is started.
-        directory: Where data and logs go; emptied first, when it is of an earlier run.
-        scene: Play this one behind the first, and not all: the name that a run prints. May be said again.
+        kafka: Brokers to use, with the STELE_KAFKA_* variables of your shell, which are passed on. Default:
+            the kit starts a broker.
+        directory: Folder for data and logs. One of an earlier run is emptied first.
+        scene: Play only the first scene and this one, by the name that a run prints; may be repeated.
         patience: Multiply all time limits by this number, on a busy machine.
         json: Print the result as JSON.
     """
@@ -119,10 +120,10 @@ def _print(result: Result, *, json: bool) -> None:
     for broken in result.broken:
         out.print(f"{broken.rule}: {broken.node_id}: {broken.what}", markup=False, soft_wrap=True)
     left_out = {
-        "Requests were not judged": result.not_asked,
+        "Requests were not checked": result.not_asked,
         "Values were not written and read": result.not_tried,
-        "What is deleted was not looked at": result.not_counted,
-        "Rows with columns were not judged": result.no_columns,
+        "Deleted data was not checked": result.not_counted,
+        "Rows with columns were not checked": result.no_columns,
     }
     for what, why in left_out.items():
         if why:

@@ -60,7 +60,9 @@ class Site:
         """Raises UnreachableError when no stack runs."""
         found = read_stack_file(self.directory)
         if found is None:
-            raise UnreachableError(f"No stack runs over {self.directory}.", "See stack.log there.")
+            raise UnreachableError(
+                f"No stack is running in {self.directory}.", "See stack.log there."
+            )
         return found
 
     def service(self, name: str) -> LocalService:

@@ -27,7 +27,7 @@ def stack_process(options: StackOptions, keep: bool, timeline: Timeline) -> Iter
     """
     if is_held(options.directory):
         raise CliError(
-            f"A stack runs over {options.directory} already.",
+            f"A stack is already running in {options.directory}.",
             f"Stop it: stele stack down --dir {options.directory}",
         )
     options.directory.mkdir(parents=True, exist_ok=True)

@@ -136,7 +136,7 @@ def down(
     """Stop all processes. The data stays in --dir.
 
     Args:
-        purge: Also delete the data. The stack need not run.
+        purge: Also delete the data, even if no stack is running.
     """
     if not purge or is_held(where.directory):
         bring_down(where.directory)
@@ -244,7 +244,7 @@ def remove(
     force: Force = False,
     where: Here = Here(),
 ) -> None:
-    """Stop a node that is no member, and delete its data. Its name is not used again.
+    """Stop a node that is not a member, and delete its data. Its name is not used again.
 
     Args:
         name: n1, n2 ...

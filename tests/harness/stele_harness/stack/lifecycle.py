@@ -1,4 +1,4 @@
-"""The life of a stack: whether it runs over a directory or is ready, and how it is stopped."""
+"""The life of a stack: whether it runs in a directory or is ready, and how it is stopped."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def hold(directory: Path) -> Iterator[None]:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            raise CliError(f"A stack runs over {directory} already.", RUNS_ALREADY) from error
+            raise CliError(f"A stack is already running in {directory}.", RUNS_ALREADY) from error
         yield
 
 
@@ -83,14 +83,16 @@ def stack_table(stack: StackFile) -> Table:
 
 
 def tail_log(directory: Path, name: str, lines: int) -> list[str]:
-    """Return the last lines of a process's log. Raises UsageError for an unknown process."""
+    """Return the last lines of a process's log. Raises CliError for an unknown process."""
     found = [path for path in _log_files(directory, name) if path.exists()]
     if not found:
         folders = (directory / "services").glob("*")
         known = sorted(p.name for p in folders if p.is_dir() and not was_removed(p))
+        if not known:
+            require_stack(directory)
         raise UsageError(
             f"There is no log of '{name}' in {directory}.",
-            f"Known: {', '.join([*known, 'broker-1', 'redis', 'stack']) or 'none'}.",
+            f"Known: {', '.join([*known, 'broker-1', 'redis', 'stack'])}.",
         )
     tail: deque[str] = deque(maxlen=lines)
     for path in found:
@@ -139,11 +141,12 @@ class Starting(Protocol):
 
 
 def require_stack(directory: Path) -> StackFile:
-    """Return the stack over a directory. Raises UnreachableError when none runs."""
+    """Return the stack of a directory. Raises UnreachableError when none runs."""
     stack = read_stack_file(directory)
     if stack is None or not is_held(directory):
         raise UnreachableError(
-            f"No stack runs over {directory}.", "Start one with `stele stack up`, or give --dir."
+            f"No stack is running in {directory}.",
+            "Start one with `stele stack up`, or give --dir.",
         )
     return stack
 
@@ -159,7 +162,7 @@ def forget_dead(directory: Path) -> None:
     Raises CliError when a stack runs.
     """
     if is_held(directory):
-        raise CliError(f"A stack runs over {directory} already.", RUNS_ALREADY)
+        raise CliError(f"A stack is already running in {directory}.", RUNS_ALREADY)
     forget(directory)
 
 
@@ -214,7 +217,7 @@ def empty(directory: Path) -> None:
     """Remove an earlier stack's files. Raises CliError for other files and for a running stack."""
     if is_held(directory):
         raise CliError(
-            f"A stack runs over {directory}.", f"Stop it: stele stack down --dir {directory}"
+            f"A stack is running in {directory}.", f"Stop it: stele stack down --dir {directory}"
         )
     if directory.exists():
         strange = {path.name for path in directory.iterdir()} - OURS
@@ -316,7 +319,7 @@ def why_given_up(directory: Path, service: LocalService) -> tuple[str, str]:
         hint = f"`stele stack remove {name}` deletes it, `stele stack add-node` starts another."
         return f"{why}: {last.rstrip('.')}.", hint
     start = f"`stele stack start {name}` tries again once the cause is gone."
-    remove = f"`stele stack remove {name}` removes it if it is no member"
+    remove = f"`stele stack remove {name}` removes it if it is not a member"
     another = "`stele stack add-node` starts another"
     if found := ACCEPTS.search(last):
         option = f"--accept-{found[1].lower().replace('_', '-')} {found[2]}"
