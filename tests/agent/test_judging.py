@@ -137,7 +137,7 @@ def test_route_of_a_request_round_trips_in_headers() -> None:
     unnamed = {k: v for k, v in request.headers().items() if k != "x-stele-replica"}
     with pytest.raises(MalformedRequest, match="no x-stele-replica"):
         routed_of(unnamed)
-    with pytest.raises(MalformedRequest, match="x-stele-epoch: nine is no number"):
+    with pytest.raises(MalformedRequest, match="x-stele-epoch: nine is not a number"):
         routed_of({**request.headers(), "x-stele-epoch": "nine"})
 
 

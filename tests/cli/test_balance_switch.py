@@ -115,7 +115,7 @@ def test_duration_with_units_is_parsed(ms: int) -> None:
 
 
 def test_empty_duration_is_refused() -> None:
-    with pytest.raises(GivenError, match="is no span of time"):
+    with pytest.raises(GivenError, match="is not a span of time"):
         span_ms("", "--for")
 
 

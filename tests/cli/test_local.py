@@ -150,7 +150,7 @@ def test_invalid_address_is_refused_with_the_expected_form(
 ) -> None:
     for arguments in (["status", "--url", wrong], ["join", wrong, "--url", DEAD]):
         assert run(arguments) == 2
-        assert "no address of a service. Write http://HOST:PORT." in capsys.readouterr().err
+        assert "not an address of a service. Write http://HOST:PORT." in capsys.readouterr().err
 
 
 def test_directory_holds_at_most_one_running_stack(tmp_path: Path) -> None:

@@ -524,4 +524,4 @@ def test_only_option_limits_the_processes_that_are_read(
 
 def test_only_option_must_be_an_address_or_a_service(stele: Stele, replicas: list[str]) -> None:
     ran = stele.exits(2, "recover", "--dry-run", "--only", "http://")
-    assert "is no address of a service" in ran.err
+    assert "is not an address of a service" in ran.err

@@ -93,7 +93,7 @@ AT_ONCE: dict[str, tuple[c.AnyCommand, str]] = {
 """Commands that take effect at once, with the line that says so."""
 
 REFUSED = {
-    "move n4 --tokens many": "'many' is no list of tokens",
+    "move n4 --tokens many": "'many' is not a list of tokens",
     "remove n4 n5 --request-id mine": "each removal has an id of its own",
     "join http://n5:1 --force": "--replace NODE",
     "keyspace alter library --replication dc1": "is neither DC=COPIES nor DC=RACK,RACK",

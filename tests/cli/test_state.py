@@ -86,7 +86,7 @@ def test_invalid_edits_are_reported_with_their_lines(stele: Stele, tmp_path: Pat
     said = check(stele, tmp_path, '"numbers":["n1"', '"numbers":["n1","n1"')
     assert said[0] == "numbers: node n1 is there 2 times"
     said = check(stele, tmp_path, ',\n"numbers"', ',,\n"numbers"')
-    assert said[0].startswith("stele: ") and "is no dump: line " in said[0]
+    assert said[0].startswith("stele: ") and "is not a dump: line " in said[0]
     said = check(stele, tmp_path, "stele-state-1", "stele-state-9")
     assert "its format is 'stele-state-9', not stele-state-1" in said[0]
 
@@ -104,7 +104,7 @@ def test_invalid_dump_is_refused(stele: Stele, tmp_path: Path) -> None:
     torn = tmp_path / "torn"
     torn.write_bytes(dump_of(sound())[:-40])
     ran = stele("state", "check", str(torn))
-    assert (ran.exit_code, "is no dump" in ran.err) == (2, True)
+    assert (ran.exit_code, "is not a dump" in ran.err) == (2, True)
     deep = tmp_path / "deep"
     for content in (b"[" * 200_000, b'{"facts":' + b"[" * 100_000 + b"]" * 100_000 + b"}"):
         deep.write_bytes(content)

@@ -600,7 +600,7 @@ def test_tablet_move_sends_the_target_shard(server: Server, stele: Stele) -> Non
         (move,) = msgspec.json.decode(asked.body)["command"]["moves"]
         assert (move["to_node"], move["to_shard"]) == (node, shard)
     for wrong in ("n1:x", ":2", "n1:-1", "n1:"):
-        assert "is no place of a replica" in stele(*words, wrong).err
+        assert "is not a place of a replica" in stele(*words, wrong).err
 
 
 def test_tablet_move_accepts_the_shard_of_the_source(server: Server, stele: Stele) -> None:

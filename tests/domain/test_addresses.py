@@ -89,7 +89,9 @@ def test_join_and_announcement_with_a_bad_address_are_refused() -> None:
         for command in (newcomer, announced):
             refused = history.apply(command)
             assert refused is not None and refused.code == "bad_address"
-            assert refused.message.endswith(f" is no address of a node: {why_no_address(address)}.")
+            assert refused.message.endswith(
+                f" is not an address of a node: {why_no_address(address)}."
+            )
             assert "STELE_ADDRESS=http://host:port" in refused.hint
 
 

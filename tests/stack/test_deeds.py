@@ -256,7 +256,7 @@ def test_refused_accept_setting_is_not_suggested_again(stack_of: OnlyNode) -> No
 def test_accept_options_are_refused_for_services(stack: Stack) -> None:
     stack.stop_one("fake")
     accepts = {"STELE_ACCEPT_OLDER_COPY": "1"}
-    with pytest.raises(CliError, match="fake is no node"):
+    with pytest.raises(CliError, match="fake is not a node"):
         do(stack, Control(deed=Deed.START, name="fake", accepts=accepts))
 
 

@@ -245,7 +245,7 @@ class Judge:
             return Refusal(Code.SESSION_CLOSED, f"session {request.session} is not open")
         if not of_client and not takes_part(image, request.coordinating):
             who = request.coordinating or "nobody"
-            text = f"{who} is no member, or not any more, so it coordinates no requests"
+            text = f"{who} is not a member, or no longer one, so it coordinates no requests"
             return Refusal(Code.STALE_VERSION, text, image.epoch)
         node = image.node(self._node_id)
         if node is not None and node.state is NodeState.LEFT:

@@ -203,10 +203,10 @@ def _of_avro(content: bytes, name: str) -> Dump:
         head, facts = snapshots.read_head(container), snapshots.read_facts(container)
         image = head.start(facts).image
     except (DamagedFileError, snapshots.UnreadableSnapshotError) as error:
-        raise UsageError(f"{name} is no dump: {error}.") from error
+        raise UsageError(f"{name} is not a dump: {error}.") from error
     except NO_STATE as error:
         raise UsageError(
-            f"{name} is no dump: its facts do not make a state ({error!r})."
+            f"{name} is not a dump: its facts do not make a state ({error!r})."
         ) from error
     return Dump(head_of(image), image, checked(described(image)).flaws)
 
@@ -219,7 +219,7 @@ def _of_json(content: bytes, name: str) -> Dump:
         state_id = bytes.fromhex(document.state_id)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise UsageError(
-            f"{name} is no dump: {_where(content) or error}.",
+            f"{name} is not a dump: {_where(content) or error}.",
             "`stele state export` and `stele import read` write one.",
         ) from error
     lines = _LineFinder(content)

@@ -247,10 +247,10 @@ def address_of(url: str) -> str:
     try:
         parts = urlsplit(full)
         is_address = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
-    except ValueError:  # brackets that do not close, a port that is no number
+    except ValueError:  # brackets that do not close, a port that is not a number
         is_address = False
     if not is_address:
-        raise UsageError(f"'{url}' is no address of a service.", "Write http://HOST:PORT.")
+        raise UsageError(f"'{url}' is not an address of a service.", "Write http://HOST:PORT.")
     return full.rstrip("/")
 
 

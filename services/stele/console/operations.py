@@ -325,7 +325,7 @@ async def _node_at(address: str, upstream: Upstream) -> NodeView:
     except ValueError:
         is_address = False
     if not is_address:
-        text = f"'{address[:80]}' is no address of a node."
+        text = f"'{address[:80]}' is not an address of a node."
         raise HttpError(400, ErrorCode.INVALID_REQUEST, text, hint="Give http://HOST:PORT.")
     hint = "Start it with STELE_JOIN=no, and give the address that it prints."
     try:

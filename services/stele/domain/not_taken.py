@@ -51,7 +51,7 @@ def check_id(
     if not is_id(request_id):
         return Rejection(
             BAD_ID,
-            f"'{request_id[:80]}' is no request id: it must be a UUID of version 7, in lower case.",
+            f"'{request_id[:80]}' is not a request id: it must be a UUID of version 7, in lower case.",
             "`stele id` makes one; send the same one again when you retry.",
         )
     asked_ms = time_ms(request_id)

@@ -123,4 +123,4 @@ def _number(headers: Mapping[str, str], name: str) -> int:
     try:
         return int(text)
     except ValueError:
-        raise MalformedRequest(f"{name}: {text[:40]} is no number.") from None
+        raise MalformedRequest(f"{name}: {text[:40]} is not a number.") from None

@@ -767,7 +767,10 @@ def _check_member(image: Image, node_id: str) -> None:
         )
     if node is None or not node.takes_part():
         raise RequestRefused(
-            503, "unavailable", f"Node '{node_id}' is no member yet.", "Ask another node, or wait."
+            503,
+            "unavailable",
+            f"Node '{node_id}' is not a member yet.",
+            "Ask another node, or wait.",
         )
 
 

@@ -208,7 +208,7 @@ async def http_router(
     for url in addresses:
         why = why_no_address(url)
         if why:
-            raise ValueError(f"'{url}' is no address of a metadata-log: {why}")
+            raise ValueError(f"'{url}' is not an address of a metadata-log: {why}")
     router = Router()
     http = transport or HttpTransport(SILENT_S)
     try:

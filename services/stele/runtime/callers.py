@@ -239,5 +239,5 @@ def _text(file: Path) -> str:
 
 def _plain(error: OSError | ValueError) -> str:
     if isinstance(error, UnicodeDecodeError):
-        return "it is no text in UTF-8"
+        return "it is not text in UTF-8"
     return (error.strerror or str(error)) if isinstance(error, OSError) else str(error)

@@ -166,5 +166,5 @@ def _read(variable: str, file: str) -> str:
     try:
         return Path(file).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        why = error.strerror if isinstance(error, OSError) else "it is no text in UTF-8"
+        why = error.strerror if isinstance(error, OSError) else "it is not text in UTF-8"
         raise ValueError(f"{variable}: {file} cannot be read ({why}).") from None

@@ -88,7 +88,7 @@ def _number(request: Request, name: str, default: str) -> int:
         raise HttpError(
             400,
             "bad_number",
-            f"{name} '{text[:40]}' is no number.",
+            f"{name} '{text[:40]}' is not a number.",
             hint="Ask for ?table=KEYSPACE.TABLE and numbers from 0 on.",
         )
     return int(text)

@@ -330,7 +330,7 @@ class _Statements:
             )
         unordered = [name for name in options.order if name not in clustering]
         if unordered:
-            raise options.error(f"{unordered[0]} in CLUSTERING ORDER BY is no clustering column")
+            raise options.error(f"{unordered[0]} in CLUSTERING ORDER BY is not a clustering column")
         kinds = dict.fromkeys(partition, ColumnKind.PARTITION_KEY)
         kinds |= dict.fromkeys(clustering, ColumnKind.CLUSTERING)
         others = [name for name in columns if name not in kinds]

@@ -27,7 +27,8 @@ def span_ms(text: str, option: str) -> int:
     seconds = sum(float(number) * _SECONDS[unit] for number, unit in parts)
     if not parts or whole != text.lstrip() or not 0 < seconds <= MOST_S:
         raise GivenError(
-            f"{option} '{text}' is no span of time.", f"For example {option} 90s, 30m, 2h or 1d12h."
+            f"{option} '{text}' is not a span of time.",
+            f"For example {option} 90s, 30m, 2h or 1d12h.",
         )
     return max(1, round(1000 * seconds))
 
@@ -38,7 +39,7 @@ def tokens_of(text: str) -> tuple[int, ...]:
         return tuple(int(token) for token in text.split(",")) if text else ()
     except ValueError as error:
         raise GivenError(
-            f"'{text}' is no list of tokens.", "Whole numbers with commas: --tokens=-5,7"
+            f"'{text}' is not a list of tokens.", "Whole numbers with commas: --tokens=-5,7"
         ) from error
 
 

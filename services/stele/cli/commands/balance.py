@@ -309,7 +309,7 @@ def on(
 def _request_id(change: Change) -> str:
     """Return the request id, given or new. Raises UsageError."""
     if change.request_id and not is_id(change.request_id):
-        raise UsageError(f"'{change.request_id}' is no request id.", "`stele id` makes one.")
+        raise UsageError(f"'{change.request_id}' is not a request id.", "`stele id` makes one.")
     return change.request_id or new_request_id()
 
 

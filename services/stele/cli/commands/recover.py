@@ -611,7 +611,7 @@ def _state_id(text: str) -> bytes:
     """Parse a state id. Raises ValueError."""
     found = bytes.fromhex(text)
     if len(found) != STATE_ID_BYTES:
-        raise ValueError(f"'{text}' is no state id")
+        raise ValueError(f"'{text}' is not a state id")
     return found
 
 

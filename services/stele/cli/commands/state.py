@@ -202,7 +202,7 @@ def _override(
     now = dumps.of_cluster(client, epoch).image
     override = None if now is None else now.overrides.last
     if override is None or override.epoch != epoch:
-        raise CliError(f"Epoch {epoch} is no override.", "Look at `stele epochs`.")
+        raise CliError(f"Epoch {epoch} is not an override.", "Look at `stele epochs`.")
     print_line(
         f"epoch {epoch}: state {override.hash_before[:16]} was replaced by {override.hash_after[:16]};"
         " `stele log thaw` opens the log",

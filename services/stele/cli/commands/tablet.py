@@ -268,7 +268,7 @@ def _place(text: str) -> tuple[str, int]:
         return node, ANY
     if node and shard.isdecimal():
         return node, int(shard)
-    raise UsageError(f"'{text}' is no place of a replica.", "Write NODE, or NODE:SHARD.")
+    raise UsageError(f"'{text}' is not a place of a replica.", "Write NODE, or NODE:SHARD.")
 
 
 def _ask_for(move: TabletMove, change: Change, where: Where, on: int = ANY) -> int:

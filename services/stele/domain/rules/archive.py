@@ -365,7 +365,7 @@ def propose_trim(context: Context, command: ProposeTrim) -> Decision:
     if replica.state is not ReplicaState.MEMBER:
         return Rejection(
             "not_a_member",
-            f"Replica '{command.replica_id}' is no member of the archive.",
+            f"Replica '{command.replica_id}' is not a member of the archive.",
             "Members propose where it begins: `stele catch-up show` lists them.",
         )
     if not (_ID.fullmatch(command.state_id) and 1 <= command.epoch <= image.epoch):
@@ -524,7 +524,7 @@ def _check_replica(command: AnnounceReplica) -> Rejection | None:
         return None
     return Rejection(
         "bad_address",
-        f"'{command.address[:80]}' is no address of a catch-up replica.",
+        f"'{command.address[:80]}' is not an address of a catch-up replica.",
         "Give its URL, such as http://10.0.0.7:8086.",
     )
 

@@ -111,7 +111,7 @@ def check_is_address(address: str) -> Rejection | None:
         return None
     return Rejection(
         "bad_address",
-        f"{address[:MAX_TOLD_CHARS]!r} is no address of a node: {why}.",
+        f"{address[:MAX_TOLD_CHARS]!r} is not an address of a node: {why}.",
         "Start it with STELE_ADDRESS=http://host:port, an address that the others can reach.",
     )
 

@@ -86,7 +86,7 @@ def cancel(context: Context, command: Cancel) -> Decision:
     if request.status not in UNFINISHED:
         return Rejection(
             "already_finished",
-            f"Request {request.request_id} is {request.status} since epoch {request.finished_epoch}.",
+            f"Request {request.request_id} is {request.status}; it ended at epoch {request.finished_epoch}.",
             "There is nothing left to cancel.",
             {"status": request.status, "epoch": str(request.finished_epoch)},
         )

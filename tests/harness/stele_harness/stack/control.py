@@ -146,7 +146,7 @@ def do(stack: Stack, control: Control) -> ControlAnswer:
     may = {*states, *down} if control.deed in (Deed.START, Deed.REMOVE) else {*states}
     server = stack.servers.get(name)
     if control.accepts and not is_node(name):
-        raise CliError(f"{name} is no node: it has no data that it could start without.", "")
+        raise CliError(f"{name} is not a node: it has no data that it could start without.", "")
     if server is not None:
         return _do_to_server(stack, server, control)
     if name not in may:

@@ -275,7 +275,7 @@ def _is_replaced(world: World, absent: Machine) -> None:
     world.demand(
         absent.name not in world.witness.members(),
         REST,
-        f"{absent.name}, which has been off for long, is no member of the archive any more",
+        f"{absent.name}, which has been off for long, is not a member of the archive any more",
         f"the members are {', '.join(world.witness.members())}",
     )
 
