@@ -28,7 +28,7 @@ class CqlOptions:
     """How to connect over CQL."""
 
     username: Annotated[str, Parameter(name="--username")] = ""
-    """User name, where the cluster asks for one."""
+    """User name, if the cluster requires one."""
 
     password_file: Annotated[Path | None, Parameter(name="--password-file")] = None
     """File with the password of that user."""

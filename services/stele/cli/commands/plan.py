@@ -56,8 +56,8 @@ COMMANDS: dict[str, Callable[..., int]] = {
 
 app = App(
     name="plan",
-    help="What a command would do, as the coordinator of a cluster plans it. With --file: how the "
-    "balancer would move the tablets of the cluster in a file; that needs no cluster. Nothing is done.",
+    help="Show what a command would do, as the coordinator of a cluster plans it. With --file: how the "
+    "balancer would move the tablets of the cluster in a file, without a cluster. Nothing is done.",
 )
 
 
