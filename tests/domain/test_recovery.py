@@ -13,7 +13,7 @@ from stele.domain.decide import decide
 from stele.domain.evolve import evolve
 from stele.domain.facts import Epoch
 from stele.domain.image import EMPTY, Image
-from stele.domain.model.cluster import Incarnation, LogRecovered, Standing, standing
+from stele.domain.model.cluster import EpochStatus, Incarnation, LogRecovered, epoch_status
 from stele.domain.model.schema import KeyspaceChanged
 from stele.domain.override_facts import LOST_VERSIONS, floor_after
 from stele.domain.recovery import (
@@ -183,15 +183,15 @@ def test_epochs_of_old_incarnations_are_kept_or_lost(image: Image) -> None:
     once = evolve(image, record(image))
     twice = evolve(once, record(once, new_log(THIRD, b"\xff" * 16))).founding
     old, between = LOG_ID.hex(), SECOND.hex()
-    assert standing(twice, THIRD.hex(), last + 99) is Standing.HERE
-    assert standing(twice, old, last, image.state_id.hex()) is Standing.KEPT
-    assert standing(twice, old, 0) is Standing.KEPT
-    assert standing(twice, old, last + 1) is Standing.LOST
-    assert standing(twice, old, last, "00" * 16) is Standing.OTHER
-    assert standing(twice, between, last + 1, once.state_id.hex()) is Standing.KEPT
-    assert standing(twice, between, last, "00" * 16) is Standing.OTHER
-    assert standing(twice, between, last + 2) is Standing.LOST
-    assert standing(twice, "ab" * 16, 1) is Standing.OTHER
+    assert epoch_status(twice, THIRD.hex(), last + 99) is EpochStatus.HERE
+    assert epoch_status(twice, old, last, image.state_id.hex()) is EpochStatus.KEPT
+    assert epoch_status(twice, old, 0) is EpochStatus.KEPT
+    assert epoch_status(twice, old, last + 1) is EpochStatus.LOST
+    assert epoch_status(twice, old, last, "00" * 16) is EpochStatus.OTHER
+    assert epoch_status(twice, between, last + 1, once.state_id.hex()) is EpochStatus.KEPT
+    assert epoch_status(twice, between, last, "00" * 16) is EpochStatus.OTHER
+    assert epoch_status(twice, between, last + 2) is EpochStatus.LOST
+    assert epoch_status(twice, "ab" * 16, 1) is EpochStatus.OTHER
 
 
 # The choice of the history.

@@ -22,7 +22,7 @@ import msgspec
 from stele.agent.identity import AcceptedLoss, Acknowledged, DataDirectory, Identity
 from stele.domain.evolve import Delta
 from stele.domain.image import Image
-from stele.domain.model.cluster import Standing, incarnation, standing
+from stele.domain.model.cluster import EpochStatus, epoch_status, incarnation
 from stele.domain.overrides import awaits_state
 from stele.domain.rules.membership import check_host
 from stele.log.clocks import Lasting
@@ -73,8 +73,8 @@ def binding(identity: Identity, image: Image, accept: str) -> Binding:
     if not identity.log_id:
         return FREE
     told = identity.acknowledged
-    stands = standing(image.founding, identity.log_id, told.epoch, told.state_id)
-    if stands is Standing.HERE and accept == identity.log_id:
+    status = epoch_status(image.founding, identity.log_id, told.epoch, told.state_id)
+    if status is EpochStatus.HERE and accept == identity.log_id:
         return Binding(
             f"{SETTING}={accept} names the log that this node follows; what it lost can be accepted once it was"
             " recovered as another one. Start the node without it; if it says then that the log has lost"
@@ -82,7 +82,9 @@ def binding(identity: Identity, image: Image, accept: str) -> Binding:
         )
     # An accepted epoch was not compared with any archive. A log recovered by force may have another
     # epoch of that number.
-    is_here = stands is Standing.HERE or (stands is Standing.KEPT and accept != identity.log_id)
+    is_here = status is EpochStatus.HERE or (
+        status is EpochStatus.KEPT and accept != identity.log_id
+    )
     return FREE if is_here else _bound_to_another(identity, image, accept)
 
 

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple, Protocol, runtime_checkable
 from stele.domain.image import Image
 from stele.domain.model.requests import Request
 from stele.domain.ring.ranges import MAX_TOKEN, MIN_TOKEN, Range, RangeReplicas
-from stele.domain.tablets.maps import standing
+from stele.domain.tablets.maps import live_tables
 from stele.runtime.logs import get_logger
 
 # Spans: ranges of the data of one keyspace or table.
@@ -331,4 +331,4 @@ def _to_split(image: Image, request: Request) -> list[str]:
     placement = None if table is None else image.ring.placements.get(table.placement)
     if table is None or placement is None or request.tablet_count < len(placement):
         return []
-    return [each.data_id for each in standing(image, table)]
+    return [each.data_id for each in live_tables(image, table)]

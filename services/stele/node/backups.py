@@ -27,7 +27,7 @@ import msgspec
 from fastavro import parse_schema, reader, writer
 
 from stele.domain.image import Image
-from stele.domain.model.cluster import Standing, standing
+from stele.domain.model.cluster import EpochStatus, epoch_status
 from stele.domain.model.table_snapshots import TableSnapshot
 from stele.domain.names import TransitionState
 from stele.domain.ring.quorum import quorum_of
@@ -364,8 +364,8 @@ def _is_of(image: Image, folder: Path) -> bool:
         begun = msgspec.json.decode((folder / BEGUN).read_bytes(), type=Begun)
     except (FileNotFoundError, msgspec.DecodeError):
         return False
-    stands = standing(image.founding, begun.log_id, begun.epoch)
-    return stands in (Standing.HERE, Standing.KEPT) and begun.epoch <= image.epoch
+    status = epoch_status(image.founding, begun.log_id, begun.epoch)
+    return status in (EpochStatus.HERE, EpochStatus.KEPT) and begun.epoch <= image.epoch
 
 
 def _write(path: Path, content: bytes) -> None:

@@ -22,7 +22,7 @@ from stele.domain.planner.shares import Ints, Reals, surplus
 from stele.domain.planner.state import BalanceColumns
 from stele.domain.ring.columns import PAD
 from stele.domain.ring.ranges import RangeReplicas
-from stele.domain.tablets.maps import moving, row_of, standing
+from stele.domain.tablets.maps import live_tables, moving, row_of
 from stele.domain.tablets.sizing import in_rack
 
 Shards = Counter[tuple[str, int]]
@@ -73,7 +73,7 @@ def first_places(image: Image) -> FirstPlaces:
         if owner.table_id not in dropped:
             alone.update(change)
             moves[owner.placement].update(change)
-            together.update({at: n * len(standing(image, owner)) for at, n in change.items()})
+            together.update({at: n * len(live_tables(image, owner)) for at, n in change.items()})
     counts, placements = image.ring.tablet_counts, image.ring.placements
     for table in dropped.values():
         gone = _shards(image, counts_of(placements[table.placement].table))
@@ -83,7 +83,7 @@ def first_places(image: Image) -> FirstPlaces:
     for base_id in image.schema.colocated:
         owner = image.schema.tables[base_id]
         if base_id not in dropped:
-            others = len(standing(image, owner)) - 1
+            others = len(live_tables(image, owner)) - 1
             replicas = _shards(image, counts_of(placements[owner.placement].table))
             together.update({at: n * others for at, n in replicas.items()})
     replicas = _shards(image, counts.total)

@@ -39,7 +39,7 @@ from stele.domain.ring.ranges import Range
 from stele.domain.ring.transition import WHOLE_RING
 from stele.domain.rules.schema import all_off, gives_all_away, off_for
 from stele.domain.tablets.copies import is_required
-from stele.domain.tablets.maps import row_of, standing
+from stele.domain.tablets.maps import live_tables, row_of
 from stele.domain.topology.live_copies import may_lack_writes
 from stele.domain.topology.operations.table import OPERATIONS
 from stele.domain.topology.operations.tablet_migration import MAX_MOVES
@@ -196,7 +196,7 @@ def to_the_end(image: Image, conditions: Conditions = NO_CONDITIONS) -> OfflineP
         name, tablet = what.tablet(unit)
         owner = image.schema.standing_map_owner(name)
         assert owner is not None, "a table that is balanced stands"
-        return [(name.partition(".")[0], table.name, tablet) for table in standing(image, owner)]
+        return [(name.partition(".")[0], table.name, tablet) for table in live_tables(image, owner)]
 
     return whole_plan(what.state, what.names, named)
 

@@ -25,7 +25,7 @@ from stele.domain.model.operations import TabletMove
 from stele.domain.model.schema import Keyspace, Replication
 from stele.domain.planner.cluster import NodeRole, strays, vacant
 from stele.domain.planner.moves import WEIGHT, BalanceLimits, by_shard, fits
-from stele.domain.planner.scopes import standing
+from stele.domain.planner.scopes import participation
 from stele.domain.planner.state import NOBODY
 from stele.domain.ring.quorum import blocking
 from stele.domain.ring.ranges import ANY
@@ -81,7 +81,7 @@ class ReplicaChanges:
         self.racks = {
             dc: {place[n.node_id]: n.rack for n in room(self.image, dc)} for dc in {*self.dc_of}
         }
-        self.weight = standing(state, draining=False).estimate
+        self.weight = participation(state, draining=False).estimate
         self.takes = (state.state == NodeRole.NORMAL) & (self.weight > 0)
         self.takes[[*state.shut]] = False
         # A copy: choices of this round count for the next ones, but the state keeps the present

@@ -121,7 +121,7 @@ class ClusterImage(msgspec.Struct, frozen=True):
 # The relation of an epoch of any log to a recovered log: contained in its history, or lost.
 
 
-class Standing(StrEnum):
+class EpochStatus(StrEnum):
     """The status of an epoch of some log, as seen from the present log."""
 
     HERE = "here"
@@ -139,21 +139,21 @@ def incarnation(image: ClusterImage, log_id: str) -> Incarnation | None:
     return next((before for before in image.incarnations if before.log_id == log_id), None)
 
 
-def standing(image: ClusterImage, log_id: str, epoch: int, state_id: str = "") -> Standing:
+def epoch_status(image: ClusterImage, log_id: str, epoch: int, state_id: str = "") -> EpochStatus:
     """Return the status of ``epoch`` of ``log_id`` in the image's history; ids have 32 hex digits.
 
     The state id is compared where the image has that of the epoch: at the end of each incarnation.
     Epoch 0 is the beginning, which all logs share.
     """
     if log_id == image.log_id.hex():
-        return Standing.HERE
+        return EpochStatus.HERE
     before = incarnation(image, log_id)
     if before is None:
-        return Standing.OTHER
+        return EpochStatus.OTHER
     if epoch > before.last_epoch:
-        return Standing.LOST
+        return EpochStatus.LOST
     # Another id at a known epoch proves another history.
     known = {each.last_epoch: each.state_id for each in image.incarnations}
     if state_id and known.get(epoch, state_id) != state_id:
-        return Standing.OTHER
-    return Standing.KEPT
+        return EpochStatus.OTHER
+    return EpochStatus.KEPT

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stele.domain.planner.cluster import NodeRole
-from stele.domain.planner.scopes import standing
+from stele.domain.planner.scopes import participation
 from stele.domain.planner.shares import EPSILON, Ints, Reals, shares, surplus
 from stele.domain.planner.state import BalanceColumns
 
@@ -56,7 +56,7 @@ def _nodes_in(
     listed: Collection[str] | None,
     surplus_of: Surplus | None,
 ) -> Ints:
-    now = standing(state, draining=False)
+    now = participation(state, draining=False)
     takes = (now.weight > 0) & (state.state == NodeRole.NORMAL)
     nodes = np.flatnonzero((state.dc == state.dcs.get(dc, -1)) & takes)
     if listed is not None:

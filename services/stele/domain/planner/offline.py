@@ -19,7 +19,7 @@ from stele.domain.planner.planned import (
     TableSpread,
     Unmovable,
 )
-from stele.domain.planner.scopes import scopes, standing, stopped
+from stele.domain.planner.scopes import participation, scopes, stopped
 from stele.domain.planner.shares import Reals
 from stele.domain.planner.state import LEAVING, NOBODY, BalanceColumns, ReplicaRates, heat_of
 from stele.domain.planner.verdicts import summed_up, verdicts_from
@@ -106,7 +106,7 @@ def evenness(state: BalanceColumns, names: list[str]) -> Evenness:
     """Return the present evenness; ``names`` are those of the tables."""
     of_share = np.full(len(state.nodes), np.nan)
     spreads = dict[int, tuple[int, int]]()
-    now = standing(state, draining=False)
+    now = participation(state, draining=False)
     for scope in scopes(state, now):
         at = np.ix_(scope.table, scope.columns)
         held = np.where(scope.mask, state.count[at], 0)
@@ -148,7 +148,7 @@ def least_bytes(state: BalanceColumns, before: Reals) -> int:
     Levels are fractions of the shares.
     """
     after = bytes_of(state)
-    now = standing(state, draining=False)
+    now = participation(state, draining=False)
     counted = np.zeros(len(state.nodes), np.bool_)
     # By dc, the bytes that must leave and those that must arrive, for all columns and for each
     # table. One move may do both, even from one scope to another.
@@ -236,7 +236,7 @@ def _told(state: BalanceColumns, named: Named, move: ReplicaMove) -> list[Planne
 
 def _unmovable(state: BalanceColumns, names: list[str], named: Named) -> list[Unmovable]:
     found = list[Unmovable]()
-    now = standing(state, draining=True)
+    now = participation(state, draining=True)
     for node in np.flatnonzero(np.isin(state.state, LEAVING)).tolist():
         for replica in state.members(node).tolist():
             unit = replica // state.width

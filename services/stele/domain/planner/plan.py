@@ -19,7 +19,7 @@ from stele.domain.planner.balancing import (
 )
 from stele.domain.planner.cluster import NodeRole, strays, vacant
 from stele.domain.planner.moves import DEFAULT_LIMITS, BalanceLimits, ReplicaMove, Round
-from stele.domain.planner.scopes import scopes, standing, stopped
+from stele.domain.planner.scopes import participation, scopes, stopped
 from stele.domain.planner.shares import Reals
 from stele.domain.planner.state import LEAVING, BalanceColumns
 
@@ -33,7 +33,7 @@ def gather(plan: Round) -> None:
     its weight.
     """
     state = plan.state
-    weight = standing(state, draining=False).weight
+    weight = participation(state, draining=False).weight
     takes = (weight > 0) & (state.state == NodeRole.NORMAL)
     takes[[*state.shut]] = False
     for dc in state.dcs.values():
@@ -124,7 +124,7 @@ def _round(state: BalanceColumns, names: list[str], limits: BalanceLimits | None
     plan = Round(state, limits)
     drained = _drain(plan, names)
     work = list[Iterator[None]]()
-    for scope in scopes(state, standing(state, draining=False)):
+    for scope in scopes(state, participation(state, draining=False)):
         # Leaving nodes come first: a dc in which one gave a replica is not balanced in this round.
         if int(state.dc[scope.columns[0]]) not in drained:
             board = node_board(plan, scope, names)
@@ -142,7 +142,7 @@ def _drain(plan: Round, names: list[str]) -> set[int]:
     leaving = np.isin(state.state, LEAVING)
     if not (state.count[:, leaving] > 0).any():
         return set()
-    now = standing(state, draining=True)
+    now = participation(state, draining=True)
     work = list[Iterator[None]]()
     for scope in scopes(state, now):
         board = node_board(plan, scope, names)
@@ -173,7 +173,7 @@ def one_size(state: BalanceColumns) -> bool:
 
 def _even_shards(plan: Round, names: list[str]) -> None:
     state = plan.state
-    several = ~standing(state, draining=False).frozen & (state.shards > 1)
+    several = ~participation(state, draining=False).frozen & (state.shards > 1)
     nodes = [node for node in sorted(state.unsettled) if several[node]]
     if plan.limits is not None:
         streams = np.add.reduceat(state.reading + state.writing, state.first_shard)

@@ -45,7 +45,7 @@ class Participation:
     """Like ``weight``, but a node of unknown capacity has the mean of its dc for each shard."""
 
 
-def standing(state: BalanceColumns, *, draining: bool) -> Participation:
+def participation(state: BalanceColumns, *, draining: bool) -> Participation:
     """Return the participation of nodes, for emptying leaving nodes or for balancing.
 
     ``draining`` selects the former. Nodes of unknown capacity give and get nothing during

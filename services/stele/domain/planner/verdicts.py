@@ -12,7 +12,7 @@ from stele.domain.planner.balancing import Board, node_board
 from stele.domain.planner.moves import Round
 from stele.domain.planner.plan import one_size
 from stele.domain.planner.planned import NodeVerdict, Rule
-from stele.domain.planner.scopes import Participation, scopes, standing
+from stele.domain.planner.scopes import Participation, participation, scopes
 from stele.domain.planner.shares import Ints, quotas
 from stele.domain.planner.state import LEAVING, BalanceColumns
 
@@ -34,7 +34,7 @@ def verdicts_from(
 ) -> list[NodeVerdict]:
     """Return the verdicts for the replica on ``source`` alone."""
     leaves = state.state[source] in LEAVING
-    now = standing(state, draining=leaves)
+    now = participation(state, draining=leaves)
     judge = _Judge(state, names, unit, source, now)
     found = list[NodeVerdict]()
     for target, node in enumerate(state.nodes):

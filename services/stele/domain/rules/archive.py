@@ -54,7 +54,7 @@ from stele.domain.model.archive import (
     diverged,
     replica_summaries,
 )
-from stele.domain.model.cluster import Standing, standing
+from stele.domain.model.cluster import EpochStatus, epoch_status
 from stele.domain.names import ReplicaState
 from stele.domain.registry_entry import Domain
 from stele.domain.rules.retention import (
@@ -76,7 +76,7 @@ replace = msgspec.structs.replace
 _ID: Final = re.compile(r"[0-9a-f]{32}")
 _SHA256: Final = re.compile(r"[0-9a-f]{64}")
 MOST: Final = (1 << 63) - 1
-_OURS: Final = (Standing.HERE, Standing.KEPT)
+_OURS: Final = (EpochStatus.HERE, EpochStatus.KEPT)
 
 
 def announce_snapshot(context: Context, command: AnnounceSnapshot) -> Decision:
@@ -253,7 +253,7 @@ def _check_snapshot(image: Image, command: AnnounceSnapshot) -> Rejection | None
     required(_check_epoch(image, command.epoch))
     # A recovered log continues an older history. Snapshots of the older log count if this history
     # contains their epoch.
-    if standing(image.founding, command.log_id, command.epoch, command.state_id) not in _OURS:
+    if epoch_status(image.founding, command.log_id, command.epoch, command.state_id) not in _OURS:
         return Rejection(
             "foreign_log",
             f"The snapshot is of log '{command.log_id[:40]}', and its epoch is not in this history, of log"

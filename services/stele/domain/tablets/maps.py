@@ -204,7 +204,7 @@ def moving(image: Image) -> Iterator[tuple[Transition, str, TransitionRow]]:
 # rates of all tables together.
 
 
-def standing(image: Image, owner: Table) -> list[Table]:
+def live_tables(image: Image, owner: Table) -> list[Table]:
     """Return the tables of a map that are not being dropped, the owner first."""
     schema = image.schema
     return [t for t in schema.group_of(owner) if not schema.data_of(t).dropped_version]
