@@ -15,7 +15,7 @@ import pytest
 from msgspec.structs import replace
 
 from stele.agent import admission
-from stele.agent.admission import Advertised, announcement_again, is_contradicted, keep_announced
+from stele.agent.admission import Advertised, announcement_again, keep_announced, row_differs
 from stele.agent.identity import DataDirectory, Identity
 from stele.agent.member import Membership
 from stele.agent.settings import AgentSettings
@@ -129,7 +129,7 @@ async def test_running_node_corrects_a_late_announcement_of_an_earlier_process(
         for count in (1, 2):
             announce_as(world, told)
             await until(partial(recorded.has, count), "the correction")
-            await until(lambda: not is_contradicted(IDENTITY, OWN, row(world)), "the row")
+            await until(lambda: not row_differs(IDENTITY, OWN, row(world)), "the row")
         await asyncio.sleep(0.02)
     assert len({*recorded.ids}) == len(recorded.ids) == 2
     said = capsys.readouterr().out
@@ -207,7 +207,7 @@ def test_row_is_contradicted_only_for_a_current_member_of_the_same_host(
         release_version=OWN.release_version,
         host_id=HOST,
     )
-    assert is_contradicted(IDENTITY, OWN, replace(own, **known)) is expected
+    assert row_differs(IDENTITY, OWN, replace(own, **known)) is expected
 
 
 def test_correction_never_claims_a_free_host_id() -> None:

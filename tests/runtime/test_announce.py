@@ -127,7 +127,7 @@ async def test_retry_after_a_moved_horizon_has_no_pause(
     monkeypatch.setattr(module, "announce", answers.announce)
     make = partial(announcement, own_service("coordinator", "c-1"))
     announcer = Announcer(make, settings.brokers, settings.cluster)
-    assert await announcer.say(image.state_id) == image.epoch + 1
+    assert await announcer.send(image.state_id) == image.epoch + 1
     assert [time_ms(each) for each in answers.ids[1:]] == [far_ms + 1, far_ms + 1_001]
 
 

@@ -302,16 +302,16 @@ async def keep_announced(
     A refusal is logged, and the announcement is repeated later with growing pauses.
     """
     identity, pauses = directory.identity, growing_pauses()
-    said = 0  # the epoch that took the last announcement
+    announced_epoch = 0  # the epoch that took the last announcement
     while not stop.requested:
         image, pause_s = follower.image, NOTE_S
         known = image.node(identity.node_id)
-        if known is None or not is_contradicted(identity, advertised, known):
-            announcer.is_known()
+        if known is None or not row_differs(identity, advertised, known):
+            announcer.on_listed()
         # Wait until the last announcement was read, or it would be repeated against an old row.
         elif (
             follower.failure is None
-            and image.epoch >= said
+            and image.epoch >= announced_epoch
             and takes_from(image.commits, actor_of(identity))
         ):
             pause_s = next(pauses)
@@ -322,9 +322,9 @@ async def keep_announced(
                 said_address=known.address,
                 said_release=known.release_version,
                 said_features=known.supported_features,
-                hint=_why_contradicted(known),
+                hint=_difference_hint(known),
             )
-            said = await announcer.say(image.state_id) or said
+            announced_epoch = await announcer.send(image.state_id) or announced_epoch
         await stop.sleep(pause_s)
 
 
@@ -341,7 +341,7 @@ def announcement_again(
     )
 
 
-def is_contradicted(identity: Identity, advertised: Advertised, known: Node) -> bool:
+def row_differs(identity: Identity, advertised: Advertised, known: Node) -> bool:
     """Return whether the row of a running node differs from what it advertises.
 
     An announcement of an earlier process may have been applied late. No announcement is due when
@@ -351,7 +351,7 @@ def is_contradicted(identity: Identity, advertised: Advertised, known: Node) -> 
     return is_own and not _is_right(advertised, known)
 
 
-def _why_contradicted(known: Node) -> str:
+def _difference_hint(known: Node) -> str:
     if not known.address:
         return "Another node announced this address. If this repeats, give each node its own STELE_ADDRESS."
     return (

@@ -26,7 +26,7 @@ from stele.placements.settings import (
     spark_session,
 )
 from stele.placements.topic import framing_of
-from stele.runtime.announce import LOOK_S, Announcer, Telling, own_service
+from stele.runtime.announce import LOOK_S, Announcer, ServiceAnnouncer, own_service
 from stele.runtime.http import Listener, build_app, listening
 from stele.runtime.java import SPARK
 from stele.runtime.kafka import ensure_topics, wait_for_topics
@@ -86,13 +86,15 @@ async def _run(settings: PlacementsSettings, listener: Listener, stop: Stop) -> 
     api = Api(runner, settings)
     runner.start()
     announcing = asyncio.create_task(_announce(settings, runner), name="announce")
-    telling = asyncio.create_task(_announce_positions(settings, runner), name="positions")
+    announcing_positions = asyncio.create_task(
+        _announce_positions(settings, runner), name="positions"
+    )
     try:
         await listener.serve(build_app(NAME, api.routes(), api.health), stop)
     finally:
         announcing.cancel()
-        telling.cancel()
-        await asyncio.wait((announcing, telling))
+        announcing_positions.cancel()
+        await asyncio.wait((announcing, announcing_positions))
         await asyncio.to_thread(runner.stop, STOP_TIMEOUT_S)
     if runner.phase is Phase.FAILED:
         raise SparkGone(runner.reason)
@@ -118,7 +120,7 @@ async def _announce_positions(settings: PlacementsSettings, runner: Runner) -> N
         epochs = {cluster: head.epoch for cluster, head in reached.items()}
         for cluster, epoch in positions_to_announce(epochs, told).items():
             announcer = Announcer(partial(announcement, epoch), settings.brokers, cluster)
-            if await announcer.say() is not None:
+            if await announcer.send() is not None:
                 told[cluster] = epoch
         await asyncio.sleep(POSITION_S)
 
@@ -137,14 +139,14 @@ async def _announce(settings: PlacementsSettings, runner: Runner) -> None:
     differs.
     """
     own = own_service(NAME, settings.instance_id)
-    tellings, due_s = dict[str, Telling](), dict[str, float]()
+    announcers, due_s = dict[str, ServiceAnnouncer](), dict[str, float]()
     while True:
         images = {} if runner.job is None else runner.job.images()
         for cluster, image in sorted(images.items(), key=itemgetter(0)):
-            if cluster not in tellings:
-                tellings[cluster] = Telling(own, settings.brokers, cluster)
+            if cluster not in announcers:
+                announcers[cluster] = ServiceAnnouncer(own, settings.brokers, cluster)
             if due_s.get(cluster, 0.0) <= time.monotonic():
-                pause_s = await tellings[cluster].look(image, is_read=True)
+                pause_s = await announcers[cluster].check(image, is_read=True)
                 due_s[cluster] = time.monotonic() + pause_s
         await asyncio.sleep(LOOK_S)
 

@@ -49,19 +49,14 @@ LAST_PAUSE_S: Final = 30.0
 
 A thousand processes must not flood a log that is unavailable or full.
 """
-FIRST_AGAIN_S: Final = 1.0
-LAST_AGAIN_S: Final = 60.0
+FIRST_CORRECTION_PAUSE_S: Final = 1.0
+LAST_CORRECTION_PAUSE_S: Final = 60.0
 """Longest pause after correcting the log; pauses double.
 
-Two processes with one id correct each other in turn.
-
-With this pause each of them appends 1,440 records a day.
+Two processes with one id correct each other in turn. With this pause each of them appends 1,440
+records a day.
 """
 SUBMIT_TIMEOUT_S: Final = 10.0
-
-ANOTHER: Final = (
-    "If this persists, another process has the same id: give each a different STELE_INSTANCE_ID."
-)
 
 log = get_logger(__name__)
 
@@ -80,8 +75,14 @@ async def announced(
     announcement. A reader that lacks a feature stops where that is enabled, announced or not.
     """
     own = own_service(name, settings.instance_id, build)
-    telling = Telling(own, settings.brokers, settings.cluster)
-    task = asyncio.create_task(_keep_announced(telling, image, is_read), name="announce")
+    announcer = ServiceAnnouncer(own, settings.brokers, settings.cluster)
+
+    async def keep_announced() -> None:
+        while True:
+            pause_s = await announcer.check(image(), is_read=is_read())
+            await asyncio.sleep(pause_s)
+
+    task = asyncio.create_task(keep_announced(), name="announce")
     try:
         yield
     finally:
@@ -102,16 +103,19 @@ class Announcer:
         self._make = make
         self._brokers = brokers
         self._cluster = cluster
-        self._asked: Envelope | None = None
+        self._undecided: Envelope | None = None
         self._horizon_ms = -1
 
-    async def say(self, state_id: bytes | None = None) -> int | None:
+    async def send(self, state_id: bytes | None = None) -> int | None:
         """Return the epoch of the announcement; None when it must be repeated. Failures are logged.
 
         ``state_id`` is the newest that this process has read.
         """
         while True:
-            envelope, self._asked = self._asked or self._make(state_id, self._horizon_ms), None
+            envelope, self._undecided = (
+                self._undecided or self._make(state_id, self._horizon_ms),
+                None,
+            )
             try:
                 return await announce(envelope, self._brokers, self._cluster)
             except NotTakenError as error:
@@ -120,13 +124,13 @@ class Announcer:
                 if not moved_on(self._horizon_ms, before_ms):
                     return None
             except (TimeoutError, KafkaException, OSError, RuntimeError) as error:
-                self._asked = envelope  # it may still be decided, so keep the id
+                self._undecided = envelope  # it may still be decided, so keep the id
                 log.warning("the metadata log has not answered yet", why=str(error))
                 return None
 
-    def is_known(self) -> None:
-        """Record that the log lists this process. The next ``say`` sends a new announcement."""
-        self._asked = None
+    def on_listed(self) -> None:
+        """Record that the log lists this process. The next ``send`` sends a new announcement."""
+        self._undecided = None
 
 
 def announcement(own: Service, state_id: bytes | None = None, horizon_ms: int = -1) -> Envelope:
@@ -181,13 +185,13 @@ def own_service(name: str, instance_id: str, build: Build = THIS_BUILD) -> Servi
 
 def growing_pauses() -> Iterator[float]:
     """Yield the pauses in seconds after successive corrections of the log by one process."""
-    pause_s = FIRST_AGAIN_S
+    pause_s = FIRST_CORRECTION_PAUSE_S
     while True:
         yield pause_s
-        pause_s = min(2 * pause_s, LAST_AGAIN_S)
+        pause_s = min(2 * pause_s, LAST_CORRECTION_PAUSE_S)
 
 
-class Telling:
+class ServiceAnnouncer:
     """Keeps one process announced in one cluster: once, and again when the log's row is missing
     or differs.
     """
@@ -195,34 +199,39 @@ class Telling:
     def __init__(self, own: Service, brokers: Brokers, cluster: str) -> None:
         self._own = own
         self._announcer = Announcer(partial(announcement, own), brokers, cluster)
-        self._said: int | None = None
+        self._listed_epoch: int | None = None
         """The epoch in which the log last listed this process."""
         self._pause_s = LOOK_S
         self._pauses = growing_pauses()
 
-    async def look(self, now: Image, *, is_read: bool) -> float:
-        """Announce the process if necessary. Return the seconds until the next look."""
-        own, said = self._own, self._said
-        known = now.services.services.get(own.service_id)
-        if known == own:
-            self._announcer.is_known()
-            self._said, self._pause_s = now.epoch, LOOK_S
-        elif not takes_from(now.commits, actor_of(own)):
+    async def check(self, image: Image, *, is_read: bool) -> float:
+        """Announce the process if necessary. Return the seconds until the next check."""
+        own, listed_epoch = self._own, self._listed_epoch
+        row = image.services.services.get(own.service_id)
+        if row == own:
+            self._announcer.on_listed()
+            self._listed_epoch, self._pause_s = image.epoch, LOOK_S
+        elif not takes_from(image.commits, actor_of(own)):
             self._pause_s = LOOK_S  # it is announced once the log is thawed
-        elif not is_read or not now.cluster or (said is not None and now.epoch < said):
+        elif (
+            not is_read
+            or not image.cluster
+            # The image is older than the announcement.
+            or (listed_epoch is not None and image.epoch < listed_epoch)
+        ):
             pass
-        elif said is None or known is None:
+        elif listed_epoch is None or row is None:
             self._pause_s = min(2 * self._pause_s, LAST_PAUSE_S)
-            await self._say(now.state_id)
+            await self._send(image.state_id)
         else:
             self._pause_s = next(self._pauses)
-            await self._contradict(known, now.state_id)
+            await self._correct(row, image.state_id)
         return self._pause_s
 
-    async def _say(self, state_id: bytes) -> None:
-        self._said = await self._announcer.say(state_id) or self._said
+    async def _send(self, state_id: bytes) -> None:
+        self._listed_epoch = await self._announcer.send(state_id) or self._listed_epoch
 
-    async def _contradict(self, known: Service, state_id: bytes) -> None:
+    async def _correct(self, row: Service, state_id: bytes) -> None:
         """Announce again although the log has another row for this service.
 
         An earlier process's announcement came late, or another process runs under the same id.
@@ -232,16 +241,9 @@ class Telling:
             "the log says something else of this service, which announces itself again",
             service=own.service_id,
             release=own.release_version,
-            said_release=known.release_version,
-            said_features=known.supported_features,
-            hint=ANOTHER,
+            said_release=row.release_version,
+            said_features=row.supported_features,
+            hint="If this persists, another process has the same id: give each a different"
+            " STELE_INSTANCE_ID.",
         )
-        await self._say(state_id)
-
-
-async def _keep_announced(
-    telling: Telling, image: Callable[[], Image], is_read: Callable[[], bool]
-) -> None:
-    while True:
-        pause_s = await telling.look(image(), is_read=is_read())
-        await asyncio.sleep(pause_s)
+        await self._send(state_id)

@@ -43,7 +43,7 @@ from stele.domain.topology.operations.base import no_receivers, planned_sets
 from stele.domain.topology.operations.table import OPERATIONS
 from stele.domain.topology.steps import Draft
 from stele.log import fold
-from stele.runtime.announce import Telling
+from stele.runtime.announce import ServiceAnnouncer
 from stele_simulator.patching import Patch
 from stele_simulator.planting import RUN, STORY, change_operation, planted
 
@@ -173,17 +173,17 @@ def older_build_is_heard_at_once(patch: Patch) -> None:
 @planted(STORY)
 def late_node_is_believed(patch: Patch) -> None:
     """A node that runs says nothing when its row is what an earlier process of it was."""
-    patch.attribute(admission, "is_contradicted", lambda identity, advertised, known: False)
+    patch.attribute(admission, "row_differs", lambda identity, advertised, known: False)
 
 
 @planted(STORY)
 def late_service_is_believed(patch: Patch) -> None:
     """A service that runs says nothing when its row is what an earlier process of it was."""
 
-    async def nothing(self: Telling, known: Service, state_id: bytes) -> None:
+    async def nothing(self: ServiceAnnouncer, row: Service, state_id: bytes) -> None:
         pass
 
-    patch.attribute(Telling, "_contradict", nothing)
+    patch.attribute(ServiceAnnouncer, "_correct", nothing)
 
 
 # Planted bugs of operations in which something fails: the ways back, and that later there is
