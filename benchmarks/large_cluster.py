@@ -36,7 +36,7 @@ from stele.console.views import (
 from stele.coordinator.model import Observed, Steps
 from stele.coordinator.progress import StreamRates, progress_of
 from stele.domain.balancer.load import Conditions, LoadTable, with_heat
-from stele.domain.balancer.proposals import proposal, why_there
+from stele.domain.balancer.proposals import proposal, tablet_verdicts
 from stele.domain.balancer.resizing import largest
 from stele.domain.commands import (
     AnyCommand,
@@ -248,7 +248,7 @@ def services(world: World, when: str) -> Iterator[Figure]:
         ("balancer: look (thread)", partial(proposal, image)),
         ("balancer: view (thread)", lambda: described(image, conditions, 0.0)),
         ("balancer: the largest tablets (thread)", lambda: largest(image, conditions, FIRST, 16)),
-        ("balancer: why a tablet is there (thread)", lambda: why_there(image, FIRST, 0)),
+        ("balancer: why a tablet is there (thread)", lambda: tablet_verdicts(image, FIRST, 0)),
         ("guard: barrier", lambda: view(image, acks, Blocking(), target, world.now_s)),
         ("guard: nodes", lambda: liveness_of_all(image, acks, tracker, world.now_s)),
         ("guard: permissions", lambda: open_sessions(image)),

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import msgspec
 
 from stele.cli.output import clock
-from stele.domain.balancer.proposals import to_the_end
+from stele.domain.balancer.proposals import plan_to_end
 from stele.domain.model.requests import Request
 from stele.domain.model.schema import Balancing
 from stele.domain.names import RequestKind
@@ -382,7 +382,7 @@ def test_balance_plan_has_the_output_of_an_offline_plan(server: Server, stele: S
     world = with_table("a1 b1 c1", 16)
     world.add("d1")
     world.run()
-    plan = to_the_end(world.image)
+    plan = plan_to_end(world.image)
     answer = BalancePlan(epoch=31, state_id="ab", plan=plan)
     server.answer("GET", "/v1/balance/plan", answer)
     ran = stele.ok("balance", "plan")

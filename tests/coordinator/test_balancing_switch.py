@@ -7,7 +7,7 @@ import random
 import pytest
 
 from stele.domain.balancer.load import Conditions
-from stele.domain.balancer.proposals import proposal, why_there
+from stele.domain.balancer.proposals import proposal, tablet_verdicts
 from stele.domain.commands import (
     AlterTable,
     CreateTable,
@@ -76,7 +76,7 @@ def test_table_with_balancing_off_stays_while_others_are_balanced() -> None:
     world.pass_s(60)
     assert held(world, TABLE) == before
     assert proposal(world.image, Conditions(now_ms=world.now_ms)).moves == (), "it rests (I12)"
-    verdicts = why_there(world.image, TABLE, 0, Conditions(now_ms=world.now_ms))
+    verdicts = tablet_verdicts(world.image, TABLE, 0, Conditions(now_ms=world.now_ms))
     assert isinstance(verdicts, list)
     to_d1 = {(v.rule, v.reason) for v in verdicts if v.target == "d1"}
     assert to_d1 == {(Rule.STANDS_STILL, f"balancing of {TABLE} is off")}

@@ -8,8 +8,8 @@ from collections import Counter
 import pytest
 
 from stele.agent.pulling import portions_of
-from stele.domain.balancer.load import Conditions, told_of
-from stele.domain.balancer.proposals import to_the_end, why_there
+from stele.domain.balancer.load import Conditions, known_stats
+from stele.domain.balancer.proposals import plan_to_end, tablet_verdicts
 from stele.domain.balancer.resizing import TableLoad, largest, loaded, sizing
 from stele.domain.base import Rejection
 from stele.domain.commands import (
@@ -228,7 +228,7 @@ def test_load_balancing_moves_colocated_tablets_together() -> None:
         assert world.apply(CreateTable(name, colocated_with=base)) is None
     world.add("b1", rack="r")
     world.until(lambda: status_of(world, "join-b1") is RequestStatus.DONE, "the join")
-    plan = to_the_end(world.image, Conditions(now_ms=world.now_ms))
+    plan = plan_to_end(world.image, Conditions(now_ms=world.now_ms))
     assert sorted(f"{move.keyspace}.{move.table}" for move in plan.moves) in (
         [TABLE, VIEW],
         ["music.b", "music.bv"],
@@ -266,7 +266,7 @@ def run_sizing(world: World, sizes: dict[str, float], rounds: int = 12) -> None:
 
     for _ in range(rounds):
         loads = loads_of(world.image, size_of)
-        found = sizing(world.image, loaded(told_of(world.image, loads)))
+        found = sizing(world.image, loaded(known_stats(world.image, loads)))
         if not found.resizes:
             return
         for resize in found.resizes:
@@ -331,7 +331,7 @@ def test_loads_of_a_group_are_summed_and_shown_per_table() -> None:
     world = with_view("a1 b1", count=2)
     sizes, rates = {TABLE: 10, VIEW: 7}, {TABLE: even(100), VIEW: Rate(lower=40, writes=2)}
     loads = loads_of(world.image, lambda table, _: sizes[table], lambda table, _: rates[table])
-    (base,) = told_of(world.image, loads).values()
+    (base,) = known_stats(world.image, loads).values()
     assert base.sizes.tolist() == [17, 17] and base.rates.tolist() == [142, 142]
     assert base.lower.tolist() == [92, 92]
     conditions = Conditions(loads=loads)
@@ -340,8 +340,8 @@ def test_loads_of_a_group_are_summed_and_shown_per_table() -> None:
         assert not isinstance(found, Rejection)
         assert (found.size_bytes, found.rate) == (2 * sizes[name], 2 * sum(rates[name]))
         assert found.why.endswith(" (2 tables together)")
-    assert not isinstance(why_there(world.image, VIEW, 1), Rejection)
-    assert code_of(why_there(world.image, "music.no", 1)) == "unknown_table"
+    assert not isinstance(tablet_verdicts(world.image, VIEW, 1), Rejection)
+    assert code_of(tablet_verdicts(world.image, "music.no", 1)) == "unknown_table"
 
 
 @pytest.mark.parametrize("name", [TABLE, VIEW])

@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from stele.domain.balancer.proposals import proposal, why_there
+from stele.domain.balancer.proposals import proposal, tablet_verdicts
 from stele.domain.base import Rejection
 from stele.domain.commands import (
     Cancel,
@@ -276,7 +276,7 @@ def test_manual_deletion_is_allowed_only_in_racks_off_the_list() -> None:
 
 def test_verdict_names_the_rack_list() -> None:
     world = listed(SIX, {"dc1": ("r1", "r2")}, count=4)
-    found = why_there(world.image, TABLE, 0)
+    found = tablet_verdicts(world.image, TABLE, 0)
     assert not isinstance(found, Rejection)
     for verdict in found:
         nodes = world.image.membership.nodes

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from stele.domain.balancer.load import Conditions
-from stele.domain.balancer.proposals import proposal, to_the_end, why_there
+from stele.domain.balancer.proposals import plan_to_end, proposal, tablet_verdicts
 from stele.domain.balancer.resizing import largest
 from stele.domain.base import Rejection
 from stele.domain.commands import Exclude, Leave, ResizeTable
@@ -15,7 +15,7 @@ from tests.domain.load_of import IDLE, UNCOUNTED, Rate, even, loads_of
 
 
 def told(world: World, tablet: int, *down: str) -> dict[tuple[str, str], NodeVerdict]:
-    found = why_there(world.image, TABLE, tablet, Conditions({*down}))
+    found = tablet_verdicts(world.image, TABLE, tablet, Conditions({*down}))
     assert isinstance(found, list), found
     return {(verdict.source, verdict.target): verdict for verdict in found}
 
@@ -63,7 +63,7 @@ def test_verdict_names_lost_replicas_and_resizing_tables() -> None:
 def test_unknown_table_or_tablet_is_refused() -> None:
     world = with_table("a1 b1 c1", 4)
     for table, tablet, code in ((TABLE, 4, "unknown_tablet"), ("music.none", 0, "unknown_table")):
-        found = why_there(world.image, table, tablet)
+        found = tablet_verdicts(world.image, table, tablet)
         assert isinstance(found, Rejection) and found.code == code
 
 
@@ -71,7 +71,7 @@ def test_complete_plan_equals_the_outcome_of_the_balancer() -> None:
     world = with_table("a1 b1 c1", 16)
     world.add("d1")
     world.run()
-    found = to_the_end(world.image)
+    found = plan_to_end(world.image)
     assert found.converged and not found.unmovable
     assert {move.keyspace for move in found.moves} == {"music"}
     assert all(move.target[0] == "d1" and move.reason for move in found.moves)
@@ -80,7 +80,7 @@ def test_complete_plan_equals_the_outcome_of_the_balancer() -> None:
     world.until(lambda: held_by(world.image) == wanted, "the plan", 300)
     asked = [r for r in world.image.requests.requests.values() if r.to_node]
     assert len(asked) <= len(found.moves)
-    assert to_the_end(world.image).moves == ()
+    assert plan_to_end(world.image).moves == ()
 
 
 def test_tablets_of_a_node_in_replacement_are_left_to_the_new_node() -> None:

@@ -13,13 +13,13 @@ from confluent_kafka import KafkaException
 from stele.domain.balancer.load import NO_LOADS, Conditions, LoadTable, Measure
 from stele.domain.balancer.proposals import (
     Proposal,
-    look,
+    plan_to_end,
+    planner_input,
     proposal,
     shards_of,
-    standing_still,
-    to_the_end,
+    switched_off,
+    tablet_verdicts,
     waits_for,
-    why_there,
 )
 from stele.domain.balancer.resizing import largest
 from stele.domain.base import Rejection
@@ -142,7 +142,7 @@ class Balancer:
         found = described(image, conditions, time.monotonic())
         under_way = [r for r in image.requests.unfinished() if r.moves_replica]
         stuck = {each.request_id: each.why for each in self._last.stuck}
-        recounted = recounting(image, standing_still(image, conditions.now_ms).keys())
+        recounted = recounting(image, switched_off(image, conditions.now_ms).keys())
         return BalanceAnswer(
             epoch=image.epoch,
             state_id=image.state_id.hex(),
@@ -202,7 +202,7 @@ class Balancer:
         """Return all remaining moves."""
 
         def planned(image: Image, conditions: Conditions) -> BalancePlan:
-            plan = to_the_end(image, conditions)
+            plan = plan_to_end(image, conditions)
             return BalancePlan(epoch=image.epoch, state_id=image.state_id.hex(), plan=plan)
 
         return await self._view(planned)
@@ -216,7 +216,7 @@ class Balancer:
         """Return the verdict of each node on a tablet: the reason for its place."""
 
         def verdicts(image: Image, conditions: Conditions) -> TabletWhy | Rejection:
-            found = why_there(image, table, tablet, conditions)
+            found = tablet_verdicts(image, table, tablet, conditions)
             if isinstance(found, Rejection):
                 return found
             return TabletWhy(
@@ -384,27 +384,27 @@ class BalanceDescription(NamedTuple):
 
 def described(image: Image, conditions: Conditions, now_s: float) -> BalanceDescription:
     """Describe the balance of an image. ``now_s`` is a time of the clock that stamped the loads."""
-    what, loads = look(image, conditions).what, conditions.loads
-    spread = evenness(what.state, what.names)
+    tablets, loads = planner_input(image, conditions).tablets, conditions.loads
+    spread = evenness(tablets.state, tablets.names)
     even = {node.id: node for node in spread.nodes}
-    place = {node_id: at for at, node_id in enumerate(what.node_ids)}
+    place = {node_id: at for at, node_id in enumerate(tablets.node_ids)}
     nodes = {
         node_id: BalancedNode(
-            tablets=tablets,
+            tablets=count,
             size_bytes=even[node_id].size_bytes if loads.by_node and node_id in even else None,
             capacity_bytes=loads.capacity_bytes(node_id),
             of_share=even[node_id].of_share if node_id in even else None,
             report_age_s=loads.age_s(node_id, now_s),
             rate=even[node_id].rate if loads.by_node and node_id in even else None,
-            shards=_shards(what.state, place[node_id], known=bool(loads.by_node))
+            shards=_shards(tablets.state, place[node_id], known=bool(loads.by_node))
             if node_id in place
             else (),
         )
-        for node_id, tablets in held_by(image).items()
+        for node_id, count in held_by(image).items()
     }
-    leaving = np.isin(what.state.state, LEAVING)
-    to_leave = int(what.state.count[:, leaving].sum())
-    return BalanceDescription(what.measure, nodes, to_leave, spread.tables)
+    leaving = np.isin(tablets.state.state, LEAVING)
+    to_leave = int(tablets.state.count[:, leaving].sum())
+    return BalanceDescription(tablets.measure, nodes, to_leave, spread.tables)
 
 
 def _shards(state: BalanceColumns, node: int, *, known: bool) -> tuple[BalancedShard, ...]:

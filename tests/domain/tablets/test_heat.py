@@ -14,7 +14,7 @@ from immutables import Map
 
 from stele.domain.balancer.columns import Tablets, tablets_of
 from stele.domain.balancer.load import SLIGHT, STEADY, Conditions, LoadTable, heats, with_heat
-from stele.domain.balancer.proposals import proposal, why_there
+from stele.domain.balancer.proposals import proposal, tablet_verdicts
 from stele.domain.commands import ResizeTable, SetSetting
 from stele.domain.image import Image
 from stele.domain.model.tablet_stats import TabletStats
@@ -145,7 +145,7 @@ def test_reason_of_a_move_names_operations_and_their_rate() -> None:
     loads = loads_of(world.image, size_of, partial(rate_of, {5}))
     moves = proposal(world.image, Conditions(loads=loads)).moves
     assert moves and all("of its share of bytes and operations" in m.move.why for m in moves)
-    found = why_there(world.image, TABLE, 5, Conditions(loads=loads))
+    found = tablet_verdicts(world.image, TABLE, 5, Conditions(loads=loads))
     assert isinstance(found, list)
     words = [verdict.reason for verdict in found if verdict.rule == "not_evener"]
     assert words and all("of its share of bytes and operations to" in each for each in words)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stele.domain.balancer.resizing import Needs, aims
+from stele.domain.balancer.resizing import Needs, next_counts
 from stele.domain.model.schema import TableOptions
 from stele.domain.model.tablet_stats import Reals, TabletStats
 from stele.domain.tablets.sizing import (
@@ -89,7 +89,7 @@ def test_unknown_half_counts_only_if_its_tablet_is_the_hottest() -> None:
 
 def wanted(hottest: Hottest, count: int, per_shard: int = ROOM) -> TabletCount:
     """Return the next tablet count of an empty table."""
-    (aim,) = aims([table_of(hottest, count, max_tablet_count=32)], per_shard)
+    (aim,) = next_counts([table_of(hottest, count, max_tablet_count=32)], per_shard)
     return aim
 
 
@@ -140,7 +140,8 @@ def test_started_resize_continues_while_rates_fluctuate() -> None:
 def test_unknown_rates_do_not_prevent_a_merge_and_are_named() -> None:
     """One store reports no rates at all, and one does not know the rate of one tablet."""
     none, some = (
-        aims([table_of(hottest, 8)], ROOM)[0] for hottest in (None, hot(*[0.0] * 14, NAN, NAN))
+        next_counts([table_of(hottest, 8)], ROOM)[0]
+        for hottest in (None, hot(*[0.0] * 14, NAN, NAN))
     )
     assert (none.count, some.count) == (4, 4)
     assert none.reason.endswith("; no node reports rates of its tablets, so bytes alone count")
@@ -187,7 +188,7 @@ def test_steady_rates_reach_a_fixed_point_without_reversals(
             table_of(seen(of, count), count, size, max_tablet_count=32)
             for (of, size, _), count in pairs
         ]
-        next_ = [aim.count for aim in aims(found, per_shard)]
+        next_ = [aim.count for aim in next_counts(found, per_shard)]
         if next_ == counts:
             break
         at = data.draw(st.sampled_from([n for n, c in enumerate(counts) if next_[n] != c]))
@@ -209,16 +210,18 @@ def test_table_is_split_by_rate_only_if_shards_have_room() -> None:
     spread = hot(400, 400, 400, 400)
     assert wanted(spread, 2, per_shard=1).count == 2
     both = [table_of(spread, 2), table_of(spread, 2)]
-    assert [aim.count for aim in aims(both, 6)] == [4, 2], "the second one has no room any more"
-    assert [aim.count for aim in aims(both, 2)] == [2, 2]
-    assert [aim.count for aim in aims(both, 1)] == [1, 1]
+    assert [aim.count for aim in next_counts(both, 6)] == [4, 2], (
+        "the second one has no room any more"
+    )
+    assert [aim.count for aim in next_counts(both, 2)] == [2, 2]
+    assert [aim.count for aim in next_counts(both, 1)] == [1, 1]
 
 
 def test_options_take_precedence_over_rates() -> None:
     busy = hot(400, 400, 400, 400)
-    (aim,) = aims([table_of(busy, 2, max_tablet_count=2)], ROOM)
+    (aim,) = next_counts([table_of(busy, 2, max_tablet_count=2)], ROOM)
     assert aim.count == 2
-    (aim,) = aims([table_of(busy, 2, max_tablet_count=1)], ROOM)
+    (aim,) = next_counts([table_of(busy, 2, max_tablet_count=1)], ROOM)
     assert aim.count == 1
 
 

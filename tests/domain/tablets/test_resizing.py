@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from stele.domain.balancer.load import Conditions
 from stele.domain.balancer.proposals import Proposal, proposal
-from stele.domain.balancer.resizing import MOST_AT_ONCE, Needs, TableLoad, aims, sizing
+from stele.domain.balancer.resizing import MOST_AT_ONCE, Needs, TableLoad, next_counts, sizing
 from stele.domain.commands import AlterTable, CreateTable, Envelope, ResizeTable, SetSetting
 from stele.domain.model.schema import TableOptions
 from stele.domain.names import BALANCER
@@ -148,7 +148,7 @@ def test_random_options_reach_a_fixed_point_without_reversals(
             about = (options, initial, scopes, Present(count, size), goals)
             low, high = fewest(*about), most(*about)
             found.append(Needs(count=count, options=options, scopes=scopes, fewest=low, most=high))
-        wanted = [aim.count for aim in aims(found, per_shard)]
+        wanted = [aim.count for aim in next_counts(found, per_shard)]
         if wanted == counts:
             break
         at = data.draw(st.sampled_from([n for n, c in enumerate(counts) if wanted[n] != c]))

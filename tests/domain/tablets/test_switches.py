@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stele.domain.balancer.proposals import expired, standing_still
+from stele.domain.balancer.proposals import expired, switched_off
 from stele.domain.commands import (
     AnyCommand,
     CreateKeyspace,
@@ -206,7 +206,7 @@ def test_switch_is_off_until_its_time(now: int, until: int) -> None:
     (table, _) = schema.with_tablets()
     is_off = now < until
     assert bool([*off_for(schema, table, now)]) == is_off
-    assert bool(standing_still(image, now)) == is_off
+    assert bool(switched_off(image, now)) == is_off
     assert bool(expired(image, now)) == (not is_off)
     assert [*off_for(schema, table)], "the log knows no time"
 

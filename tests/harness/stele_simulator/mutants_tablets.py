@@ -385,7 +385,7 @@ def base_is_dropped_under_the_others(patch: Patch) -> None:
 @planted(STORY)
 def balancer_moves_a_table_that_is_off(patch: Patch) -> None:
     """Neither the balancer's plan nor the log's decision heeds that balancing is off."""
-    patch.function(proposals.standing_still, lambda image, now_ms: {})
+    patch.function(proposals.switched_off, lambda image, now_ms: {})
     patch.function(schema.check_balancing, lambda image, actor, table, from_node="": None)
 
 

@@ -53,34 +53,34 @@ def listed_dcs(image: Image, table: Table) -> frozenset[str]:
 
 
 def bring_together(
-    nodes: Mapping[str, Node], what: Tablets, merges: Sequence[Merge], limits: BalanceLimits
+    nodes: Mapping[str, Node], tablets: Tablets, merges: Sequence[Merge], limits: BalanceLimits
 ) -> list[TabletMove]:
     """Return the moves of one round: one replica of each pair goes to a place of its sibling.
 
     Pairs that already move are left out. A node with a full disk gives tablets and gets none. Other
     nodes that do not take part neither give nor get. Streams limit the number of moves.
     """
-    reading, writing = what.state.reading.copy(), what.state.writing.copy()
-    place = {node_id: at for at, node_id in enumerate(what.node_ids)}
+    reading, writing = tablets.state.reading.copy(), tablets.state.writing.copy()
+    place = {node_id: at for at, node_id in enumerate(tablets.node_ids)}
     found = list[TabletMove]()
     for merge in merges:
-        if merge.name not in what.names:
+        if merge.name not in tablets.names:
             continue  # it is being dropped
-        first = what.first[what.place[merge.name]]
+        first = tablets.first[tablets.place[merge.name]]
         for pair in apart(merge.placement).tolist():
             # A tablet has one transition at a time.
-            if what.state.busy[first + 2 * pair : first + 2 * pair + 2].any():
+            if tablets.state.busy[first + 2 * pair : first + 2 * pair + 2].any():
                 continue
             # One move for each pair: a second one, planned from the same map, could move its
             # tablets past each other.
             for way in _ways(nodes, merge.placement, merge.listed, pair):
                 away, to = place[way.source], place[way.target]
-                reads = what.state.slot(first + way.tablet, away)
-                writes = int(what.state.first_shard[to]) + way.shard
+                reads = tablets.state.slot(first + way.tablet, away)
+                writes = int(tablets.state.first_shard[to]) + way.shard
                 if (
-                    what.state.state[away] == NodeRole.NORMAL
-                    and what.state.state[to] == NodeRole.NORMAL
-                    and to not in what.state.shut
+                    tablets.state.state[away] == NodeRole.NORMAL
+                    and tablets.state.state[to] == NodeRole.NORMAL
+                    and to not in tablets.state.shut
                     and fits(reading[reads], limits.reads)
                     and fits(writing[writes], limits.writes)
                 ):

@@ -11,7 +11,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from stele.domain.balancer.load import NO_LOADS, LoadTable, Measure, heats, measure_of, told_of
+from stele.domain.balancer.load import NO_LOADS, LoadTable, Measure, heats, known_stats, measure_of
 from stele.domain.image import Image
 from stele.domain.model.membership import Node as Member
 from stele.domain.model.requests import Request
@@ -99,7 +99,7 @@ def tablets_of(
     groups, placements = image.schema.tablet_groups, image.ring.placements
     maps = [placements[group.owner.placement] for group in groups]
     settings, ids = image.features.settings, [group.data.data_id for group in groups]
-    stats = told_of(image, loads)
+    stats = known_stats(image, loads)
     heat = heats(stats, loads.heat, MINIMAL_RATE.of(settings))
     measure = measure_of(image, loads, heat)
     # All maps at once, since a few operations for each of thousands of tables would take seconds.

@@ -261,7 +261,7 @@ SLIGHT: Final = 0.1
 """Fraction of the mean. Smaller differences are ignored."""
 
 
-def told_of(image: Image, loads: LoadTable) -> dict[str, TabletStats]:
+def known_stats(image: Image, loads: LoadTable) -> dict[str, TabletStats]:
     """Return the known values of all maps that are not being dropped, by the owner's data id."""
     placements, groups = image.ring.placements, image.schema.tablet_groups
     counts = {
@@ -305,7 +305,7 @@ def heats(
 def with_heat(image: Image, loads: LoadTable) -> LoadTable:
     """Return loads with the present heats. One call for each new report is enough."""
     least = MINIMAL_RATE.of(image.features.settings)
-    return replace(loads, heat=Map(heats(told_of(image, loads), loads.heat, least)))
+    return replace(loads, heat=Map(heats(known_stats(image, loads), loads.heat, least)))
 
 
 def _steady(before: Reals, now: Reals) -> Reals:

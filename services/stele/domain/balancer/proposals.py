@@ -47,7 +47,7 @@ from stele.domain.topology.operations.tablet_migration import MAX_MOVES
 # The effect of balancer switches, including those that expire, at a given time.
 
 
-def standing_still(image: Image, now_ms: int) -> dict[str, str]:
+def switched_off(image: Image, now_ms: int) -> dict[str, str]:
     """Return the tables whose tablets the balancer does not move, by full name, with the reason."""
     schema, found = image.schema, dict[str, str]()
     # Switches are rare, and a search for those of each of thousands of tables takes long.
@@ -108,34 +108,34 @@ def _can_be_undone(image: Image, request: Request) -> bool:
     return OPERATIONS[transition.kind].states[transition.state].can_be_cancelled
 
 
-# The balancer's input for one look: the tablets as columns, and what restricts their moves.
+# The planner's input for one round: the tablets as columns, and the restrictions of their moves.
 
 
 @dataclass(frozen=True, slots=True)
 class PlannerInput:
-    """The input of one look.
+    """The planner's input for one round.
 
     ``lost`` are replicas that cannot be rebuilt. ``forced`` are nodes for which an operator accepts
     that. ``merges`` are tables whose siblings are brought together, unless balancing is ``off`` for
     them; ``off`` maps each table to the reason.
     """
 
-    what: Tablets
+    tablets: Tablets
     lost: Lost
     forced: frozenset[str]
     merges: list[Merge]
     off: Mapping[str, str]
 
 
-def look(image: Image, conditions: Conditions) -> PlannerInput:
+def planner_input(image: Image, conditions: Conditions) -> PlannerInput:
     waiting = _waiting(image) | conditions.failing
-    what = tablets_of(image, conditions.down | conditions.avoided, waiting, conditions.loads)
+    tablets = tablets_of(image, conditions.down | conditions.avoided, waiting, conditions.loads)
     closed = conditions.shut() | waiting | image.requests.in_replacement()
     uncleaned = image.membership.uncleaned()
     forced = frozenset(r.node_id for r in image.requests.pending() if r.removes_node and r.force)
-    lost = lost_replicas(image, what, forced)
+    lost = lost_replicas(image, tablets, forced)
     merges = merges_of(image)
-    off = standing_still(image, conditions.now_ms)
+    off = switched_off(image, conditions.now_ms)
     still = {
         merge.name: "sibling tablets of its table move to the same nodes, to be merged"
         for merge in merges
@@ -144,15 +144,17 @@ def look(image: Image, conditions: Conditions) -> PlannerInput:
     # A switch comes last, so that its reason is the one that is shown.
     still.update(off)
     # A copy of a lost replica could lack writes that were acknowledged.
-    what.state.pinned = frozenset(lost)
-    what.state.shut = what.numbers(closed | uncleaned)
+    tablets.state.pinned = frozenset(lost)
+    tablets.state.shut = tablets.numbers(closed | uncleaned)
     # While live replicas may lack acknowledged writes, no node deletes rows. That ends with the
     # removal of the dead nodes. It needs a place for their tablets, so it must not wait for
     # cleanups.
     if uncleaned and may_lack_writes(image):
-        what.state.open_to_excluded = what.numbers(uncleaned - closed)
-    what.state.still = {at: still[name] for at, name in enumerate(what.names) if name in still}
-    return PlannerInput(what, lost, forced, merges, off)
+        tablets.state.open_to_excluded = tablets.numbers(uncleaned - closed)
+    tablets.state.still = {
+        at: still[name] for at, name in enumerate(tablets.names) if name in still
+    }
+    return PlannerInput(tablets, lost, forced, merges, off)
 
 
 def _locked(image: Image) -> dict[str, str]:
@@ -188,17 +190,17 @@ def _waiting(image: Image) -> frozenset[str]:
     )
 
 
-def to_the_end(image: Image, conditions: Conditions = NO_CONDITIONS) -> OfflinePlan:
+def plan_to_end(image: Image, conditions: Conditions = NO_CONDITIONS) -> OfflinePlan:
     """Return all moves until the load is even, if nothing else changes, and the evenness then."""
-    what = look(image, conditions).what
+    tablets = planner_input(image, conditions).tablets
 
     def named(unit: int) -> list[tuple[str, str, int | str]]:
-        name, tablet = what.tablet(unit)
+        name, tablet = tablets.tablet(unit)
         owner = image.schema.standing_map_owner(name)
         assert owner is not None, "a table that is balanced stands"
         return [(name.partition(".")[0], table.name, tablet) for table in live_tables(image, owner)]
 
-    return whole_plan(what.state, what.names, named)
+    return whole_plan(tablets.state, tablets.names, named)
 
 
 def shards_of(image: Image, table: str, tablet: int) -> dict[str, int]:
@@ -209,21 +211,24 @@ def shards_of(image: Image, table: str, tablet: int) -> dict[str, int]:
     return {node_id: row.shard_of(node_id) for node_id in row.reads}
 
 
-def why_there(
+def tablet_verdicts(
     image: Image,
     table: str,
     tablet: int,
     conditions: Conditions = NO_CONDITIONS,
 ) -> list[NodeVerdict] | Rejection:
     """Return for each replica of a tablet and each node a verdict: may it move there, and why."""
-    what, owner = look(image, conditions).what, image.schema.standing_map_owner(table)
+    tablets, owner = (
+        planner_input(image, conditions).tablets,
+        image.schema.standing_map_owner(table),
+    )
     name = "" if owner is None else image.schema.full_name(owner)
-    if name not in what.names:
+    if name not in tablets.names:
         return unknown_table(table)
-    at, count = what.names.index(name), what.tablets_of(name)
+    at, count = tablets.names.index(name), tablets.tablets_of(name)
     if not 0 <= tablet < count:
         return unknown_tablet(table, count, tablet)
-    return verdicts(what.state, what.names, what.first[at] + tablet)
+    return verdicts(tablets.state, tablets.names, tablets.first[at] + tablet)
 
 
 class Proposed(msgspec.Struct, frozen=True):
@@ -281,49 +286,49 @@ def proposal(image: Image, conditions: Conditions = NO_CONDITIONS) -> Proposal:
     limits = BalanceLimits(
         reads=READS.of(settings), writes=WRITES.of(settings), batch=WRITES.of(settings)
     )
-    seen = look(image, conditions)
-    what, merges = seen.what, seen.merges
-    counted = recounts(image, what, conditions, limits, seen.off.keys())
-    moves = [_proposed(seen, move) for move in plan_round(what.state, what.names, limits)]
+    seen = planner_input(image, conditions)
+    tablets, merges = seen.tablets, seen.merges
+    counted = recounts(image, tablets, conditions, limits, seen.off.keys())
+    moves = [_proposed(seen, move) for move in plan_round(tablets.state, tablets.names, limits)]
     if counted.moves:  # these change the balance that the planner saw
-        leaving = {n.id for n in what.state.nodes if n.state in LEAVING}
+        leaving = {n.id for n in tablets.state.nodes if n.state in LEAVING}
         moves = [each for each in moves if each.move.from_node in leaving]
     if not counted.moves and not moves:  # merges have the lowest priority
         wanted = [merge for merge in merges if merge.name not in seen.off]
-        together = bring_together(image.membership.nodes, what, wanted, limits)
+        together = bring_together(image.membership.nodes, tablets, wanted, limits)
         moves = [Proposed(move, Kind.MIGRATION) for move in together]
     uncounted = [each.move for each in moves]
     moves = [*_counted(counted), *moves]
     moving = frozenset(each.move.from_node for each in moves)
     stuck = list[Stuck]()
-    goes_on = bool(counted.moves or what.state.busy.any() or conditions.paused)
+    goes_on = bool(counted.moves or tablets.state.busy.any() or conditions.paused)
     shut = waits_for(image, conditions) - image.requests.going()
     # A pending change of replicas may still make room. No request is stuck until then.
     if not (counted.amiss and goes_on):
-        found = cannot_be_drained(image, what, seen.lost, moving, room_may_come=bool(shut))
+        found = cannot_be_drained(image, tablets, seen.lost, moving, room_may_come=bool(shut))
         stuck = [each for each in found if each.waits]
         stuck += [each for each in found if not each.waits][-1:]
     stuck += counted.stuck
-    calm = not (moves or shut or what.state.busy.any())
+    calm = not (moves or shut or tablets.state.busy.any())
     stuck += cannot_merge(image, merges, seen.lost, calm=calm)
     full = conditions.loads.full()
-    sized = sizing(image, loaded(what.stats), conditions.down, seen.off.keys(), full)
+    sized = sizing(image, loaded(tablets.stats), conditions.down, seen.off.keys(), full)
     resized = {resize.table for resize in sized.resizes}  # the tablets get other numbers
     # Resizes are sent before moves, so a move of the same table would name an old number.
     moves = [each for each in moves if each.move.table not in resized]
     # Repairs and restores get the streams that moves leave. ``recounts`` has reserved its own
     # already.
     assigned = RepairAssignments(
-        what, conditions, limits, [m for m in uncounted if m.table not in resized]
+        tablets, conditions, limits, [m for m in uncounted if m.table not in resized]
     )
-    restored = restores(image, what, conditions, assigned, resized)
+    restored = restores(image, tablets, conditions, assigned, resized)
     return Proposal(
         switched_on=expired(image, conditions.now_ms),
         moves=tuple(moves),
         resizes=sized.resizes,
         stuck=tuple(stuck),
         revoked=(*sized.revoked, *aborted(image, conditions.now_ms)),
-        repairs=tuple(repairs(image, what, conditions, assigned, resized)),
+        repairs=tuple(repairs(image, tablets, conditions, assigned, resized)),
         restores=tuple(restored),
     )
 
@@ -342,15 +347,18 @@ def forecast(image: Image, conditions: Conditions) -> Forecast:
     numbers of replicas change.
     """
     # Streams do not limit a forecast: only the rules of placement decide.
-    seen, limits = look(image, conditions), BalanceLimits(reads=MAX_MOVES, writes=MAX_MOVES)
-    what = seen.what
-    amiss = recounts(image, what, conditions, limits, seen.off.keys()).amiss
-    planned = plan_to_fixed_point(what.state, what.names).moves
+    seen, limits = (
+        planner_input(image, conditions),
+        BalanceLimits(reads=MAX_MOVES, writes=MAX_MOVES),
+    )
+    tablets = seen.tablets
+    amiss = recounts(image, tablets, conditions, limits, seen.off.keys()).amiss
+    planned = plan_to_fixed_point(tablets.state, tablets.names).moves
     moves = tuple(_proposed(seen, move).move for move in planned)
     if amiss:
         return Forecast(moves, ())
     shut = waits_for(image, conditions) - image.requests.going()
-    stuck = cannot_be_drained(image, what, seen.lost, frozenset(), room_may_come=bool(shut))
+    stuck = cannot_be_drained(image, tablets, seen.lost, frozenset(), room_may_come=bool(shut))
     return Forecast(moves, tuple(stuck))
 
 
@@ -363,17 +371,17 @@ def _counted(recounted: Recounts) -> Iterator[Proposed]:
 
 
 def _proposed(seen: PlannerInput, move: ReplicaMove) -> Proposed:
-    what = seen.what
-    table, tablet = what.tablet(move.unit)
-    source, target = what.node_ids[move.source[0]], what.node_ids[move.target[0]]
+    tablets = seen.tablets
+    table, tablet = tablets.tablet(move.unit)
+    source, target = tablets.node_ids[move.source[0]], tablets.node_ids[move.target[0]]
     asked = TabletMove(
         table=table,
         tablet=tablet,
-        of=what.tablets_of(table),
+        of=tablets.tablets_of(table),
         from_node=source,
         to_node=target,
         to_shard=move.target[1],
-        force=source in seen.forced or move.target[0] in what.state.open_to_excluded,
+        force=source in seen.forced or move.target[0] in tablets.state.open_to_excluded,
         why=move.reason,
     )
     return Proposed(asked, move.kind)

@@ -39,7 +39,7 @@ Mask = npt.NDArray[np.bool_]
 
 def repairs(
     image: Image,
-    what: Tablets,
+    tablets: Tablets,
     conditions: Conditions,
     assigned: "RepairAssignments",
     resized: Set[str],
@@ -50,15 +50,15 @@ def repairs(
     """
     asked, late = list[Due](), list[Due]()
     wanted = image.requests.table_repairs()
-    for at, name in enumerate(what.names):
+    for at, name in enumerate(tablets.names):
         table = image.schema.table_named(name)
         if table is None or name in resized:
             continue
         goal, after_s = wanted.get(table.table_id), threshold_s(image.features.settings, table)
         if goal is None and after_s is None:
             continue
-        units = slice(what.first[at], what.first[at] + what.tablets_of(name))
-        times = image.repairs.of(table.table_id, what.tablets_of(name))
+        units = slice(tablets.first[at], tablets.first[at] + tablets.tablets_of(name))
+        times = image.repairs.of(table.table_id, tablets.tablets_of(name))
         paused = conditions.are_paused(table.table_id, len(times))
         if goal is not None:
             restricted = goal.is_restricted
@@ -103,18 +103,18 @@ class RepairAssignments:
 
     def __init__(
         self,
-        what: Tablets,
+        tablets: Tablets,
         conditions: Conditions,
         limits: BalanceLimits,
         moves: Iterable[TabletMove] = (),
     ) -> None:
-        state = what.state
-        self._what = what
+        state = tablets.state
+        self._tablets = tablets
         self._limits = limits
         self._reading, self._writing = state.reading.copy(), state.writing.copy()
         self._busy = state.busy.copy()
         self._dead = _by_node(at == NodeRole.EXCLUDED for at in state.state.tolist())
-        down = _by_node(node_id in conditions.down for node_id in what.node_ids)
+        down = _by_node(node_id in conditions.down for node_id in tablets.node_ids)
         # An excluded node never returns, so repairs do not wait for it.
         self._silent = down & ~self._dead
         for move in moves:
@@ -125,9 +125,12 @@ class RepairAssignments:
 
         A dead source cannot be read. The new replica reads all live ones.
         """
-        what, state = self._what, self._what.state
-        unit = what.first[what.place[move.table]] + move.tablet
-        source, target = what.node_ids.index(move.from_node), what.node_ids.index(move.to_node)
+        tablets, state = self._tablets, self._tablets.state
+        unit = tablets.first[tablets.place[move.table]] + move.tablet
+        source, target = (
+            tablets.node_ids.index(move.from_node),
+            tablets.node_ids.index(move.to_node),
+        )
         read = [source]
         if self._dead[source]:
             read = [n for n in state.node[unit].tolist() if n != NOBODY and not self._dead[n]]
@@ -141,23 +144,23 @@ class RepairAssignments:
 
         Excluded nodes do not count.
         """
-        nodes, silent = self._what.state.node[units], self._silent & self._named(among)
+        nodes, silent = self._tablets.state.node[units], self._silent & self._named(among)
         found: Mask = ~self._busy[units] & ~silent[nodes].any(axis=1)
         return found
 
     def _named(self, among: Among) -> Mask:
-        return _by_node(among.has(node.id, node.dc) for node in self._what.state.nodes)
+        return _by_node(among.has(node.id, node.dc) for node in self._tablets.state.nodes)
 
     def is_whole(self, units: slice) -> Mask:
         """Return the mask of tablets with two or more replicas and none on a dead node."""
-        nodes = self._what.state.node[units]
+        nodes = self._tablets.state.node[units]
         several = (nodes != NOBODY).sum(axis=1) > 1
         found: Mask = several & ~self._dead[nodes].any(axis=1)
         return found
 
     def lives(self, units: slice) -> Mask:
         """Return the mask of tablets with a replica that is not on a dead node."""
-        nodes = self._what.state.node[units]
+        nodes = self._tablets.state.node[units]
         found: Mask = ((nodes != NOBODY) & ~self._dead[nodes]).any(axis=1)
         return found
 
@@ -170,13 +173,13 @@ class RepairAssignments:
         """
         among = {each.units.start: each.among for each in candidates}
         for unit, at_ms in _oldest(candidates):
-            name, tablet = self._what.tablet(unit)
+            name, tablet = self._tablets.tablet(unit)
             named = among[unit - tablet]
             if self.takes(unit, named):
                 yield TabletRepair(
                     table=name,
                     tablet=tablet,
-                    of=self._what.tablets_of(name),
+                    of=self._tablets.tablets_of(name),
                     why=why(name, at_ms),
                     nodes=named.nodes,
                     dcs=named.dcs,
@@ -188,8 +191,8 @@ class RepairAssignments:
         Each participating replica reads and writes. A single replica needs streams only with
         ``alone``.
         """
-        nodes, alive = self._what.state.node[unit], self._named(among) & ~self._dead
-        slot = self._what.state.slot
+        nodes, alive = self._tablets.state.node[unit], self._named(among) & ~self._dead
+        slot = self._tablets.state.slot
         shards = [slot(unit, node) for node in nodes[alive[nodes]].tolist() if node >= 0]
         # A single replica has nothing to compare with. In a restore it still streams.
         working = shards if alone or len(shards) > 1 else []
@@ -251,7 +254,7 @@ def _why_late(at_ms: int, now_ms: int) -> str:
 
 def restores(
     image: Image,
-    what: Tablets,
+    tablets: Tablets,
     conditions: Conditions,
     assigned: RepairAssignments,
     resized: Set[str],
@@ -266,9 +269,9 @@ def restores(
         snapshot = image.table_snapshots.snapshots[restore.snapshot_id]
         # A writer that has left or is excluded is not waited for: the others were a quorum.
         writers = {part.node_id for part in snapshot.parts} & {*image.membership.taking_part()}
-        if owner not in what.names or owner in resized or writers & conditions.down:
+        if owner not in tablets.names or owner in resized or writers & conditions.down:
             continue
-        first, of = what.first[what.place[owner]], what.tablets_of(owner)
+        first, of = tablets.first[tablets.place[owner]], tablets.tablets_of(owner)
         paused = conditions.are_paused(restore.table_id, of)
         units = slice(first, first + of)
         due = (restore.epochs.all() == 0) & assigned.ready(units) & assigned.lives(units) & ~paused

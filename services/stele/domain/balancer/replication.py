@@ -52,7 +52,7 @@ class ReplicaChanges:
     """
 
     image: Image
-    what: Tablets
+    tablets: Tablets
     conditions: Conditions
     limits: BalanceLimits
     passed: int = 0
@@ -73,7 +73,7 @@ class ReplicaChanges:
     """
 
     def __post_init__(self) -> None:
-        state, ids = self.what.state, self.what.node_ids
+        state, ids = self.tablets.state, self.tablets.node_ids
         self.places = [RackPlace(node.dc, node.rack) for node in state.nodes]
         self.dc_of = [node.dc for node in state.nodes]
         self.rack_of = [node.rack for node in state.nodes]
@@ -97,7 +97,7 @@ class ReplicaChanges:
 
     def _free_shards(self, node: int) -> list[int]:
         """Return the shards of a node that can take another replica now."""
-        state = self.what.state
+        state = self.tablets.state
         first, shards = int(state.first_shard[node]), int(state.shards[node])
         writing = state.writing[first : first + shards].tolist()
         return [at for at, load in enumerate(writing) if fits(load, self.limits.writes)]
@@ -107,7 +107,7 @@ class ReplicaChanges:
 
         The node is free, so it has such a shard.
         """
-        state = self.what.state
+        state = self.tablets.state
         if node not in self.by_shard:
             tables, counts, _ = by_shard(state, node)
             self.by_shard[node] = dict(zip(tables.tolist(), counts.tolist(), strict=True))
@@ -116,20 +116,20 @@ class ReplicaChanges:
         first, free = int(state.first_shard[node]), self._free_shards(node)
         return min(free, key=lambda at: (held[at], state.shard_load[first + at], at))
 
-    def goes_to(self, unit: int, node: int, sources: Iterable[int]) -> int | None:
-        """Return the shard of a free node that receives the replica, None if the sources lack room.
+    def reserve(self, unit: int, node: int, sources: Iterable[int]) -> int | None:
+        """Reserve the streams of a new replica on a free node, and return the shard that receives it.
 
-        The streams and the replica count from then on.
+        Return None if the sources lack room.
         """
-        state, table = self.what.state, int(self.what.state.table[unit])
+        state, table = self.tablets.state, int(self.tablets.state.table[unit])
         shard = self._shard_for(table, node)
         target = int(state.first_shard[node]) + shard
-        if not self.streams([state.slot(unit, source) for source in sources], [target]):
+        if not self.reserve_streams([state.slot(unit, source) for source in sources], [target]):
             return None
         self.by_shard[node][table][shard] += 1
         return shard
 
-    def is_at_its_end(self) -> bool:
+    def is_exhausted(self) -> bool:
         """Return True if enough tablets were examined without result, or no node has room."""
         if self.passed >= MOST_LOOKED_AT:
             return True
@@ -142,7 +142,7 @@ class ReplicaChanges:
         whole = sum(float(self.weight[at]) for at in racks)
         return here * len({*racks.values()}) >= LARGE_RACK * whole
 
-    def part(self, table: int, node: int) -> tuple[float, float, int]:
+    def share(self, table: int, node: int) -> tuple[float, float, int]:
         """Return a sort key: replicas of a table, then the load, both relative to the node's
         weight.
 
@@ -152,9 +152,9 @@ class ReplicaChanges:
         weight = float(self.weight[node]) or 1.0
         return float(self.count[table, node]) / weight, float(self.load[node]) / weight, node
 
-    def streams(self, sources: list[int], targets: list[int]) -> bool:
+    def reserve_streams(self, sources: list[int], targets: list[int]) -> bool:
         """Reserve the streams of these shards and return True, or return False without room."""
-        state = self.what.state
+        state = self.tablets.state
         # Both sides are checked before either is reserved, so a refusal leaves no trace.
         if not all(fits(state.reading[at], self.limits.reads) for at in sources):
             return False
@@ -183,10 +183,10 @@ def room_for(changes: ReplicaChanges, dc: str, held: list[int]) -> list[int]:
 
 def spread(changes: ReplicaChanges) -> Iterator[TabletMove]:
     """Yield moves from a rack to one with room and at least two fewer replicas of the tablet."""
-    state = changes.what.state
+    state = changes.tablets.state
     for dc in state.dcs:
         for unit in _uneven(changes, dc).tolist():
-            if changes.is_at_its_end():
+            if changes.is_exhausted():
                 return
             if int(state.table[unit]) in state.still:
                 continue
@@ -200,7 +200,7 @@ def spread(changes: ReplicaChanges) -> Iterator[TabletMove]:
 
 def _uneven(changes: ReplicaChanges, dc: str) -> npt.NDArray[np.intp]:
     """Return units with two more replicas in one rack than in another rack that takes tablets."""
-    state = changes.what.state
+    state = changes.tablets.state
     peak = state.peak[:, state.dcs[dc]]
     free = ~state.racked[state.table, state.dcs[dc]]
     several = np.flatnonzero((peak > 1) & free & ~state.busy)
@@ -214,7 +214,7 @@ def _uneven(changes: ReplicaChanges, dc: str) -> npt.NDArray[np.intp]:
 
 
 def _to_an_emptier_rack(changes: ReplicaChanges, dc: str, unit: int) -> TabletMove | None:
-    held = [node for node in changes.what.state.node[unit].tolist() if node != NOBODY]
+    held = [node for node in changes.tablets.state.node[unit].tolist() if node != NOBODY]
     here = [node for node in held if changes.dc_of[node] == dc]
     counts = Counter(changes.rack_of[node] for node in here)
     fullest = max(counts.values())
@@ -222,21 +222,21 @@ def _to_an_emptier_rack(changes: ReplicaChanges, dc: str, unit: int) -> TabletMo
     free = room_for(changes, dc, held)
     if not free or not sources or fullest - counts[changes.rack_of[free[0]]] < 2:
         return None
-    table, tablet = changes.what.tablet(unit)
-    part = partial(changes.part, int(changes.what.state.table[unit]))
-    source, target = max(sources, key=part), min(free, key=part)
+    table, tablet = changes.tablets.tablet(unit)
+    share = partial(changes.share, int(changes.tablets.state.table[unit]))
+    source, target = max(sources, key=share), min(free, key=share)
     # A small rack would exceed its share if it got a replica of every tablet.
-    if not changes.is_large(dc, changes.rack_of[target]) and part(target)[0] >= part(source)[0]:
+    if not changes.is_large(dc, changes.rack_of[target]) and share(target)[0] >= share(source)[0]:
         return None
-    shard = changes.goes_to(unit, target, [source])
+    shard = changes.reserve(unit, target, [source])
     if shard is None:
         return None
     return TabletMove(
         table=table,
         tablet=tablet,
-        of=changes.what.tablets_of(table),
-        from_node=changes.what.node_ids[source],
-        to_node=changes.what.node_ids[target],
+        of=changes.tablets.tablets_of(table),
+        from_node=changes.tablets.node_ids[source],
+        to_node=changes.tablets.node_ids[target],
         to_shard=shard,
         why=f"rack {changes.rack_of[source]} has {fullest} of its replicas, and {changes.rack_of[target]} has"
         f" {counts[changes.rack_of[target]]}",
@@ -272,33 +272,34 @@ class Recounts:
 
 
 def recounts(
-    image: Image, what: Tablets, conditions: Conditions, limits: BalanceLimits, off: Set[str]
+    image: Image, tablets: Tablets, conditions: Conditions, limits: BalanceLimits, off: Set[str]
 ) -> Recounts:
     """Return the replicas that tablets gain, lose or move to another rack in this round.
 
     Tables that are ``off`` lose replicas only if a requested change of replication needs it. Moves
     towards racks with fewer replicas of a tablet come last.
 
-    The function marks the tablets' units as ``busy`` in the state of ``what`` and counts their
+    The function marks the tablets' units as ``busy`` in the state of ``tablets`` and counts their
     streams.
     """
     moves, stuck, any_amiss = list[TabletMove](), list[Stuck](), False
-    changes = ReplicaChanges(image, what, conditions, limits)
-    for at, keyspace in _with_any_amiss(image, what, changes):
-        name, first = what.names[at], what.first[at]
+    changes = ReplicaChanges(image, tablets, conditions, limits)
+    for at, keyspace in _with_any_amiss(image, tablets, changes):
+        name, first = tablets.names[at], tablets.first[at]
         wanted, change = goal(image, keyspace), change_of(image, keyspace)
-        units = slice(first, first + what.tablets_of(name))
-        found = amiss(wanted, changes.places, what.state.node[units])
+        units = slice(first, first + tablets.tablets_of(name))
+        found = amiss(wanted, changes.places, tablets.state.node[units])
         due = _Due.of(found.values())
         # A switch keeps surplus replicas. Replicas that a tablet lacks are added in any case.
         if change is None and name in off:
-            due = due.but_for_what_is_lacking()
+            nothing = np.zeros_like(due.more)
+            due = due._replace(to_move=nothing, fewer=nothing)
         if not due.any():
             continue
         any_amiss = True
         why = f"tablets of {keyspace.name} are to have {wanted.words()}"
         force = change is not None and change.force
-        table = _UnevenTable(at, name, units, wanted, found, due, why, force)
+        table = _TableChanges(at, name, units, wanted, found, due, why, force)
         moves += table.moves(changes)
         if change is not None and not change.cancelled:
             reasons = [*_no_room(image, wanted), *table.lost]
@@ -311,7 +312,7 @@ def recounts(
 
 
 def _with_any_amiss(
-    image: Image, what: Tablets, changes: ReplicaChanges
+    image: Image, tablets: Tablets, changes: ReplicaChanges
 ) -> Iterator[tuple[int, Keyspace]]:
     """Yield the tables, by position, with tablets that differ from their goal, and their keyspaces.
 
@@ -319,15 +320,15 @@ def _with_any_amiss(
     would take seconds.
     """
     tables, keyspaces = defaultdict[str, list[int]](list), dict[int, Keyspace]()
-    for at, name in enumerate(what.names):
+    for at, name in enumerate(tablets.names):
         tables[name.partition(".")[0]].append(at)
     for name, its in tables.items():
         keyspace = image.schema.named(name)
         assert keyspace is not None, "a table that is balanced has a keyspace"
-        units = np.flatnonzero(np.isin(what.state.table, its))
-        found = amiss(goal(image, keyspace), changes.places, what.state.node[units])
+        units = np.flatnonzero(np.isin(tablets.state.table, its))
+        found = amiss(goal(image, keyspace), changes.places, tablets.state.node[units])
         differs = np.any([each.lacks + each.beside for each in found.values()], axis=0)
-        keyspaces |= dict.fromkeys(what.state.table[units[differs]].tolist(), keyspace)
+        keyspaces |= dict.fromkeys(tablets.state.table[units[differs]].tolist(), keyspace)
     yield from sorted(keyspaces.items())
 
 
@@ -366,13 +367,9 @@ class _Due(NamedTuple):
     def any(self) -> bool:
         return bool(np.any([*self]))
 
-    def but_for_what_is_lacking(self) -> Self:
-        nothing = np.zeros_like(self.more)
-        return self._replace(to_move=nothing, fewer=nothing)
-
 
 @dataclass(frozen=True, slots=True)
-class _UnevenTable:
+class _TableChanges:
     """A table with tablets that differ from ``wanted``: ``found`` by dc, ``due`` over all dcs."""
 
     at: int
@@ -389,14 +386,14 @@ class _UnevenTable:
     def moves(self, changes: ReplicaChanges) -> list[TabletMove]:
         table = changes.image.schema.table_named(self.name)
         assert table is not None, "a table that is balanced has a name"
-        still = ~changes.what.state.busy[self.units]
+        still = ~changes.tablets.state.busy[self.units]
         still &= ~changes.conditions.are_paused(table.table_id, len(still))
         due = self.due
         # The order keeps data safe: add what is lacking, then move between racks, then delete.
         moves = self._each(changes, np.flatnonzero(due.more & still), self._add)
         lacking = due.more
         moves += self._each(
-            changes, np.flatnonzero(due.to_move & ~lacking & still), self._move_over
+            changes, np.flatnonzero(due.to_move & ~lacking & still), self._move_to_listed_rack
         )
         # A tablet loses a replica only after it has all that it lacks in every dc.
         lacking = due.more | due.to_move
@@ -410,8 +407,8 @@ class _UnevenTable:
         change: Callable[[ReplicaChanges, int], TabletMove | None],
     ) -> list[TabletMove]:
         moves, passed = list[TabletMove](), 0
-        most = max(LEAST_LOOKED_AT, MOST_LOOKED_AT // len(changes.what.names))
-        for tablet in _turned(tablets, most, changes.conditions.now_ms).tolist():
+        most = max(LEAST_LOOKED_AT, MOST_LOOKED_AT // len(changes.tablets.names))
+        for tablet in _rotated(tablets, most, changes.conditions.now_ms).tolist():
             if passed >= most:
                 break
             move = change(changes, tablet)
@@ -419,7 +416,7 @@ class _UnevenTable:
                 passed += 1
             else:
                 moves.append(move)
-                changes.what.state.busy[self.units.start + tablet] = True
+                changes.tablets.state.busy[self.units.start + tablet] = True
         return moves
 
     def _add(self, changes: ReplicaChanges, tablet: int) -> TabletMove | None:
@@ -428,21 +425,21 @@ class _UnevenTable:
         The target is in a rack with the fewest replicas of the tablet. Among these nodes it has the
         fewest replicas of the table, then the smallest load, relative to its weight.
         """
-        held = self._held(changes, tablet)
+        held = self._replicas_of(changes, tablet)
         dcs = sorted(dc for dc, each in self.found.items() if each.more[tablet] > 0)
         free = next(filter(None, (self._room_for(changes, dc, held) for dc in dcs)), None)
         if not free:
             return None
         # So many sources intersect each quorum, so together they have each acknowledged write.
         sources = self._sources(changes, tablet, held, blocking(len(held)))
-        target = min(free, key=lambda at: changes.part(self.at, at))
+        target = min(free, key=lambda at: changes.share(self.at, at))
         if sources is None:
             return None
-        shard = changes.goes_to(self.units.start + tablet, target, sources)
+        shard = changes.reserve(self.units.start + tablet, target, sources)
         if shard is None:
             return None
         changes.count[self.at, target] += 1
-        return self._move(changes, tablet, to_node=changes.what.node_ids[target], to_shard=shard)
+        return self._move(changes, tablet, to_node=changes.tablets.node_ids[target], to_shard=shard)
 
     def _delete(self, changes: ReplicaChanges, tablet: int) -> TabletMove | None:
         """Return the move that deletes a replica, or None if that must wait.
@@ -450,16 +447,16 @@ class _UnevenTable:
         The replica is in a rack with the most replicas of the tablet. An excluded node comes first,
         then one that leaves, then a silent one, then the one with most of the table.
         """
-        state, held = changes.what.state, self._held(changes, tablet)
+        state, held = changes.tablets.state, self._replicas_of(changes, tablet)
         dcs = sorted(dc for dc, each in self.found.items() if each.fewer[tablet] > 0)
         racks = Counter(changes.places[node] for node in held)
         source = max(
-            (node for dc in dcs for node in self._beside(changes, dc, held)),
+            (node for dc in dcs for node in self._removable(changes, dc, held)),
             key=lambda at: (
                 racks[changes.places[at]],
-                *_is_of_no_use(state.state[at]),
+                *_emptied_first(state.state[at]),
                 at in changes.silent,
-                changes.part(self.at, at),
+                changes.share(self.at, at),
             ),
         )
         rest = [node for node in held if node != source]
@@ -469,27 +466,30 @@ class _UnevenTable:
         slots = [state.slot(self.units.start + tablet, node) for node in left]
         # With three or more replicas the remaining ones compare their rows, so each reads and
         # writes.
-        if not changes.streams(slots, slots if len(held) > 2 else []):
+        if not changes.reserve_streams(slots, slots if len(held) > 2 else []):
             return None
         changes.count[self.at, source] -= 1
-        return self._move(changes, tablet, from_node=changes.what.node_ids[source])
+        return self._move(changes, tablet, from_node=changes.tablets.node_ids[source])
 
-    def _move_over(self, changes: ReplicaChanges, tablet: int) -> TabletMove | None:
+    def _move_to_listed_rack(self, changes: ReplicaChanges, tablet: int) -> TabletMove | None:
         """Return the move of a replica outside the rack list to a listed rack that has none.
 
         Excluded and leaving nodes are emptied first, then the node with most of the table. The
         target is the node with least of it.
         """
-        state, held = changes.what.state, self._held(changes, tablet)
+        state, held = changes.tablets.state, self._replicas_of(changes, tablet)
         for dc in sorted(dc for dc, each in self.found.items() if each.to_move[tablet] > 0):
             free = self._room_for(changes, dc, held)
-            beside = [at for at in self._beside(changes, dc, held) if at not in changes.silent]
-            if not free or not beside:
+            removable = [
+                at for at in self._removable(changes, dc, held) if at not in changes.silent
+            ]
+            if not free or not removable:
                 continue
             source = max(
-                beside, key=lambda at: (*_is_of_no_use(state.state[at]), changes.part(self.at, at))
+                removable,
+                key=lambda at: (*_emptied_first(state.state[at]), changes.share(self.at, at)),
             )
-            target = min(free, key=lambda at: changes.part(self.at, at))
+            target = min(free, key=lambda at: changes.share(self.at, at))
             sources: list[int] | None = [source]
             # A dead node cannot be read. Its replica is rebuilt from the others.
             if state.state[source] == NodeRole.EXCLUDED:
@@ -497,17 +497,17 @@ class _UnevenTable:
                 sources = self._sources(changes, tablet, rest, blocking(len(held)))
             if sources is None:
                 continue
-            shard = changes.goes_to(self.units.start + tablet, target, sources)
+            shard = changes.reserve(self.units.start + tablet, target, sources)
             if shard is None:
                 continue
             changes.count[self.at, source] -= 1
             changes.count[self.at, target] += 1
-            names = changes.what.node_ids
+            names = changes.tablets.node_ids
             old, new = names[source], names[target]
             return self._move(changes, tablet, from_node=old, to_node=new, to_shard=shard)
         return None
 
-    def _beside(self, changes: ReplicaChanges, dc: str, held: list[int]) -> list[int]:
+    def _removable(self, changes: ReplicaChanges, dc: str, held: list[int]) -> list[int]:
         """Return the replicas that the tablet may lose in the dc; with a list, those outside it."""
         here = [node for node in held if changes.dc_of[node] == dc]
         racks = self.wanted.racks.get(dc)
@@ -532,7 +532,7 @@ class _UnevenTable:
         None means that too few are up now. If too few are alive at all, the reason is also noted in
         ``lost``.
         """
-        state = changes.what.state.state
+        state = changes.tablets.state.state
         alive = [node for node in nodes if state[node] != NodeRole.EXCLUDED]
         if len(alive) < needed and not self.force:
             self.lost.append(
@@ -544,9 +544,11 @@ class _UnevenTable:
 
     def _all_left(self, changes: ReplicaChanges, tablet: int, nodes: list[int]) -> list[int] | None:
         """Return the remaining replicas, or None if one of them cannot confirm that it is up."""
-        state = changes.what.state.state
+        state = changes.tablets.state.state
         # The remaining replicas first exchange what they lack, which a dead one cannot do.
-        dead = [changes.what.node_ids[node] for node in nodes if state[node] == NodeRole.EXCLUDED]
+        dead = [
+            changes.tablets.node_ids[node] for node in nodes if state[node] == NodeRole.EXCLUDED
+        ]
         if dead:
             self.lost.append(
                 f"tablet {tablet} of {self.name} would be left on {', '.join(dead)}, which is dead for good:"
@@ -559,8 +561,8 @@ class _UnevenTable:
         up = [node for node in nodes if node not in changes.silent]
         return up if len(up) >= needed else None
 
-    def _held(self, changes: ReplicaChanges, tablet: int) -> list[int]:
-        nodes = changes.what.state.node[self.units.start + tablet].tolist()
+    def _replicas_of(self, changes: ReplicaChanges, tablet: int) -> list[int]:
+        nodes = changes.tablets.state.node[self.units.start + tablet].tolist()
         return [node for node in nodes if node != NOBODY]
 
     def _move(
@@ -575,7 +577,7 @@ class _UnevenTable:
         return TabletMove(
             table=self.name,
             tablet=tablet,
-            of=changes.what.tablets_of(self.name),
+            of=changes.tablets.tablets_of(self.name),
             from_node=from_node,
             to_node=to_node,
             to_shard=to_shard,
@@ -584,12 +586,12 @@ class _UnevenTable:
         )
 
 
-def _turned(tablets: npt.NDArray[np.int64], most: int, now_ms: int) -> npt.NDArray[np.int64]:
+def _rotated(tablets: npt.NDArray[np.int64], most: int, now_ms: int) -> npt.NDArray[np.int64]:
     """Rotate the tablets every second, so that tablets without room do not block the others."""
     if len(tablets) <= most:
         return tablets
     return np.roll(tablets, -(now_ms // 1000 * most) % len(tablets))
 
 
-def _is_of_no_use(state: object) -> tuple[bool, bool]:
+def _emptied_first(state: object) -> tuple[bool, bool]:
     return state == NodeRole.EXCLUDED, state == NodeRole.DRAINING

@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 
 from stele.domain.balancer.colocation import kept_apart, listed_dcs
-from stele.domain.balancer.load import Conditions, told_of
+from stele.domain.balancer.load import Conditions, known_stats
 from stele.domain.balancer.stuck import Stuck
 from stele.domain.base import Rejection
 from stele.domain.context import unknown_table
@@ -42,7 +42,7 @@ from stele.domain.tablets.sizing import (
 )
 
 MOST_AT_ONCE: Final = 10
-"""Largest number of resizes requested in one look (Scylla: max_new_resize_requests)."""
+"""Largest number of resizes requested in one round (Scylla: max_new_resize_requests)."""
 MOST_WAITING: Final = 512
 """Largest number of unfinished resizes over all tables. Each one costs the coordinator a look."""
 
@@ -123,7 +123,7 @@ def sizing(
     return Sizing(tuple(resizes), tuple(revoked))
 
 
-def why_so_many(
+def next_tablet_count(
     image: Image,
     loads: Mapping[str, TableLoad],
     down: Set[str],
@@ -149,14 +149,14 @@ def _next_of_all(
 ) -> Iterator[tuple[TabletGroup, int, TabletCount]]:
     """Yield the groups of tables with their present and their next number of tablets."""
     found = needs_of(image, loads, asked)
-    next_ = aims(found, _goals(image).per_shard)
+    next_ = next_counts(found, _goals(image).per_shard)
     for group, needs, aim in zip(image.schema.tablet_groups, found, next_, strict=True):
         # Computed only for merges, because it examines each pair of the table's tablets.
         apart = _why_apart(image, group.owner, down, full) if aim.count < needs.count else ""
         yield group, needs.count, TabletCount(needs.count, apart) if apart else aim
 
 
-def aims(maps: Sequence[Needs], per_shard: int) -> list[TabletCount]:
+def next_counts(maps: Sequence[Needs], per_shard: int) -> list[TabletCount]:
     """Return the next number of tablets of each map: the present number, twice as many, or half.
 
     A shard has at most ``per_shard`` replicas of all tables, except for rounding. Above that, each
@@ -405,7 +405,7 @@ def largest(
     The wanted number of tablets covers all tables that share the map.
     """
     table, owner = image.schema.table_named(name), image.schema.standing_map_owner(name)
-    stats = told_of(image, conditions.loads)
+    stats = known_stats(image, conditions.loads)
     if table is None or owner is None or owner.data_id not in stats:
         return unknown_table(name)
     placement = image.ring.placements[table.placement]
@@ -413,7 +413,7 @@ def largest(
     order = of.rates if hottest else of.sizes
     known, counted = (int((~np.isnan(each)).sum()) for each in (of.sizes, of.rates))
     first = np.argsort(-order, kind="stable")[: min(limit, counted if hottest else known)].tolist()
-    wanted, why = why_so_many(
+    wanted, why = next_tablet_count(
         image, loaded(stats), conditions.down, owner.data_id, conditions.loads.full()
     )
     settings = image.features.settings

@@ -41,15 +41,15 @@ Lost = Mapping[int, tuple[str, int]]
 """Replicas that cannot be rebuilt: the table and the tablet of each."""
 
 
-def lost_replicas(image: Image, what: Tablets, forced: Set[str]) -> dict[int, tuple[str, int]]:
+def lost_replicas(image: Image, tablets: Tablets, forced: Set[str]) -> dict[int, tuple[str, int]]:
     """Return the replicas on dead nodes that cannot be rebuilt, with table and tablet.
 
     Acknowledged writes may be on dead nodes alone, and no operator has accepted their loss.
     """
-    dead, state, found = image.membership.excluded(), what.state, dict[int, tuple[str, int]]()
-    for node_id in sorted((dead - forced) & {*what.node_ids}):
-        for replica in state.members(what.node_ids.index(node_id)).tolist():
-            name, tablet = what.tablet(replica // state.width)
+    dead, state, found = image.membership.excluded(), tablets.state, dict[int, tuple[str, int]]()
+    for node_id in sorted((dead - forced) & {*tablets.node_ids}):
+        for replica in state.members(tablets.node_ids.index(node_id)).tolist():
+            name, tablet = tablets.tablet(replica // state.width)
             table = image.schema.table_named(name)
             assert table is not None, "a table that is balanced has a name"
             row = row_of(image.ring.placements[table.placement], tablet)
@@ -60,17 +60,17 @@ def lost_replicas(image: Image, what: Tablets, forced: Set[str]) -> dict[int, tu
 
 
 def cannot_be_drained(
-    image: Image, what: Tablets, lost: Lost, moving: Set[str], *, room_may_come: bool
+    image: Image, tablets: Tablets, lost: Lost, moving: Set[str], *, room_may_come: bool
 ) -> list[Stuck]:
     """Return the requests for nodes whose tablets have no planned move and never can have one.
 
     ``room_may_come``: some nodes receive nothing now and may later. Only rules that they could not
     satisfy either then count.
     """
-    calm = not room_may_come and not moving and not what.state.busy.any()
+    calm = not room_may_come and not moving and not tablets.state.busy.any()
     found = list[Stuck]()
-    flat = what.state.node.ravel()
-    of_node = {what.node_ids[int(flat[replica])]: tablet for replica, tablet in lost.items()}
+    flat = tablets.state.node.ravel()
+    of_node = {tablets.node_ids[int(flat[replica])]: tablet for replica, tablet in lost.items()}
     for request in image.requests.pending():
         if not request.removes_node or request.node_id in moving:
             continue
@@ -78,7 +78,7 @@ def cannot_be_drained(
         if tablet:
             found.append(Stuck(request.request_id, _why_lost(image, *tablet)))
             continue
-        why = _why_stuck(image, what, request, calm)
+        why = _why_stuck(image, tablets, request, calm)
         member = image.membership.nodes[request.node_id]
         is_replaced = member.excluded and not member.tokens
         if why:
@@ -95,23 +95,23 @@ def _why_lost(image: Image, table: str, tablet: int) -> str:
     )
 
 
-def _why_stuck(image: Image, what: Tablets, request: Request, calm: bool) -> str:
+def _why_stuck(image: Image, tablets: Tablets, request: Request, calm: bool) -> str:
     """Return the reason, empty while a move is possible or no tablet is left.
 
     Unless all is ``calm``, other tablets may still make room.
     """
-    state = what.state
-    if request.node_id not in what.node_ids:
+    state = tablets.state
+    if request.node_id not in tablets.node_ids:
         return ""
-    node = what.node_ids.index(request.node_id)
+    node = tablets.node_ids.index(request.node_id)
     held = state.members(node)
     waiting = held[~state.busy[held // state.width]]
     if state.state[node] not in LEAVING or not len(waiting):
         return ""
     unit = int(waiting[0]) // state.width
-    table, tablet = what.tablet(unit)
-    found = verdicts_from(state, what.names, unit, node)
-    going = {n for at, n in enumerate(what.node_ids) if state.state[at] in LEAVING}
+    table, tablet = tablets.tablet(unit)
+    found = verdicts_from(state, tablets.names, unit, node)
+    going = {n for at, n in enumerate(tablets.node_ids) if state.state[at] in LEAVING}
     if not calm and any(v.rule not in LASTING and v.target not in going for v in found):
         return ""
     member = image.membership.nodes[request.node_id]
