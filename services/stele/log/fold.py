@@ -25,91 +25,23 @@ from stele.log.errors import (
 )
 from stele.log.schemas import HEADER_BYTES, load_schemas
 
-# Interpret records of a later log (docs/decisions/027-recovery.md and docs/design.md, rule 13).
-#
-# Log ids are ordered by time, so a log recovered from this one has a greater id. The first 90 bytes
-# of its first record show only another log, which readers skip. The facts inside show that the
-# reader's own log ended there.
-
-
 FOUNDING_EPOCH: Final = 1
 
 
-def check_stray(chain: Chain, offset: int, value: bytes) -> None:
-    """Return if a record that was judged a stray may be skipped.
+class Start(NamedTuple):
+    """An image with the position in the log that belongs to it."""
 
-    Raises RecoveredError when the reader's log continues as another log from here or from an
-    earlier record. Raises UnknownSchemaError when this build cannot read the record.
-    """
-    fact = recovered_from(chain.log_id, offset, value)
-    if fact is not None:
-        raise RecoveredError(offset, fact, _what_it_means(chain, fact))
-
-
-def crossing(chain: Chain, offset: int, value: bytes) -> Epoch | None:
-    """Return the epoch that continues the chain under another log id; None for other strays.
-
-    Raises as ``check_stray`` does for a recovery from any other state.
-    """
-    fact = recovered_from(chain.log_id, offset, value)
-    if fact is None:
-        return None
-    here = chain.log_id.hex(), chain.epoch, chain.state_id.hex()
-    if (fact.from_log_id, fact.last_epoch, fact.state_id) != here:
-        raise RecoveredError(offset, fact, _what_it_means(chain, fact))
-    return decode_epoch(value)
+    image: Image
+    next_offset: int = 0
+    """Offset of the first record that is not in the image."""
+    anchor: Anchor | None = None
+    """The winner that the image ends with; None at the beginning."""
+    before: tuple[Anchor, ...] = ()
+    """Winners of this log before the anchor, oldest first, as far as they are known."""
 
 
-def recovered_from(log_id: bytes, offset: int, value: bytes) -> LogRecovered | None:
-    """Return the fact that this log or a later one was recovered; None for any other record.
-
-    Raises UnknownSchemaError for a record of a later log that this build cannot read, because it
-    may be a recovery.
-    """
-    _, _, other, _, epoch, _ = FROZEN.unpack_from(value)
-    if other <= log_id or epoch <= FOUNDING_EPOCH:
-        return None  # a record of an older log, or a founding that lost the race
-    try:
-        fact = recovery_of(decode_epoch(value))
-    except DecodeError as error:
-        if not error.unknown_schema:
-            return None
-        text = f"it is of log {other.hex()}, a later one, and unreadable: {error}. Upgrade this process."
-        raise UnknownSchemaError(offset, text) from error
-    # A recovery of a log older than this one came too late, and is skipped as any stray.
-    return fact if fact is not None and fact.from_log_id >= log_id.hex() else None
-
-
-def goes_on_later(log_id: bytes, value: bytes) -> bool:
-    """Return whether a record shows that a later log is written here.
-
-    A founding, or a recovery that came too late, does not show it.
-    """
-    _, _, other, _, epoch, _ = FROZEN.unpack_from(value)
-    if other <= log_id or epoch <= FOUNDING_EPOCH:
-        return False
-    try:
-        return recovery_of(decode_epoch(value)) is None
-    except DecodeError:
-        return True
-
-
-def _what_it_means(chain: Chain, fact: LogRecovered) -> str:
-    own = chain.epoch
-    if fact.from_log_id != chain.log_id.hex():
-        lost = ""
-    elif own > fact.last_epoch:
-        lost = (
-            f" Epochs {fact.last_epoch + 1} to {own}, which this process had read, are not in it."
-        )
-    elif own == fact.last_epoch and chain.state_id.hex() != fact.state_id:
-        lost = f" Its epoch {own} is another one than this process had read."
-    else:
-        lost = ""
-    return (
-        f"log {fact.from_log_id} was recovered here, and continues after epoch {fact.last_epoch} as log"
-        f" {fact.log_id}.{lost} Readers of that start from a snapshot: restart this process."
-    )
+BEGINNING: Final = Start(EMPTY)
+BEGINNING_FOR_FOLLOWERS: Final = Start(EMPTY_FOR_FOLLOWERS)
 
 
 class Fold:
@@ -158,7 +90,7 @@ class Fold:
         if verdict in STOPS:
             raise stopped_by(self.chain, verdict, offset, value)
         if verdict is Verdict.STRAY and self._across_recoveries:
-            epoch = crossing(self.chain, offset, value)
+            epoch = continuation(self.chain, offset, value)
             if epoch is not None:
                 return self._win(offset, value, epoch)
         elif verdict is Verdict.STRAY:
@@ -215,20 +147,81 @@ def stopped_by(chain: Chain, verdict: Verdict, offset: int, value: bytes) -> Log
     )
 
 
-# The point where a reader of the log begins: its first record, or behind a snapshot.
+# Interpret records of a later log (docs/decisions/027-recovery.md and docs/design.md, rule 13).
+#
+# Log ids are ordered by time, so a log recovered from this one has a greater id. The first 90 bytes
+# of its first record show only another log, which readers skip. The facts inside show that the
+# reader's own log ended there.
 
 
-class Start(NamedTuple):
-    """An image with the position in the log that belongs to it."""
+def check_stray(chain: Chain, offset: int, value: bytes) -> None:
+    """Return if a record that was judged a stray may be skipped.
 
-    image: Image
-    next_offset: int = 0
-    """Offset of the first record that is not in the image."""
-    anchor: Anchor | None = None
-    """The winner that the image ends with; None at the beginning."""
-    before: tuple[Anchor, ...] = ()
-    """Winners of this log before the anchor, oldest first, as far as they are known."""
+    Raises RecoveredError when the reader's log continues as another log from here or from an
+    earlier record. Raises UnknownSchemaError when this build cannot read the record.
+    """
+    fact = recovered_from(chain.log_id, offset, value)
+    if fact is not None:
+        raise _recovered_error(offset, chain, fact)
 
 
-BEGINNING: Final = Start(EMPTY)
-BEGINNING_FOR_FOLLOWERS: Final = Start(EMPTY_FOR_FOLLOWERS)
+def continuation(chain: Chain, offset: int, value: bytes) -> Epoch | None:
+    """Return the epoch that continues the chain under another log id; None for other strays.
+
+    Raises as ``check_stray`` does for a recovery from any other state.
+    """
+    fact = recovered_from(chain.log_id, offset, value)
+    if fact is None:
+        return None
+    here = chain.log_id.hex(), chain.epoch, chain.state_id.hex()
+    if (fact.from_log_id, fact.last_epoch, fact.state_id) != here:
+        raise _recovered_error(offset, chain, fact)
+    return decode_epoch(value)
+
+
+def recovered_from(log_id: bytes, offset: int, value: bytes) -> LogRecovered | None:
+    """Return the fact that this log or a later one was recovered; None for any other record.
+
+    Raises UnknownSchemaError for a record of a later log that this build cannot read, because it
+    may be a recovery.
+    """
+    _, _, other, _, epoch, _ = FROZEN.unpack_from(value)
+    if other <= log_id or epoch <= FOUNDING_EPOCH:
+        return None  # a record of an older log, or a founding that lost the race
+    try:
+        fact = recovery_of(decode_epoch(value))
+    except DecodeError as error:
+        if not error.unknown_schema:
+            return None
+        text = f"it is of log {other.hex()}, a later one, and unreadable: {error}. Upgrade this process."
+        raise UnknownSchemaError(offset, text) from error
+    # A recovery of a log older than this one came too late, and is skipped as any stray.
+    return fact if fact is not None and fact.from_log_id >= log_id.hex() else None
+
+
+def is_of_later_log(log_id: bytes, value: bytes) -> bool:
+    """Return whether a record shows that a later log is written here.
+
+    A founding, or a recovery that came too late, does not show it.
+    """
+    _, _, other, _, epoch, _ = FROZEN.unpack_from(value)
+    if other <= log_id or epoch <= FOUNDING_EPOCH:
+        return False
+    try:
+        return recovery_of(decode_epoch(value)) is None
+    except DecodeError:
+        return True
+
+
+def _recovered_error(offset: int, chain: Chain, fact: LogRecovered) -> RecoveredError:
+    own, lost = chain.epoch, ""
+    if fact.from_log_id == chain.log_id.hex():
+        if own > fact.last_epoch:
+            lost = f" Epochs {fact.last_epoch + 1} to {own}, which this process had read, are not in it."
+        elif own == fact.last_epoch and chain.state_id.hex() != fact.state_id:
+            lost = f" Its epoch {own} is another one than this process had read."
+    text = (
+        f"log {fact.from_log_id} was recovered here, and continues after epoch {fact.last_epoch} as log"
+        f" {fact.log_id}.{lost} Readers of that start from a snapshot: restart this process."
+    )
+    return RecoveredError(offset, fact, text)

@@ -19,7 +19,7 @@ from stele.domain.image import EMPTY, NO_LOG, ZERO_STATE, Image, without_memory
 from stele.log.chain import LOG_ID, PREV_STATE_ID, STATE_ID, STOPS, Chain, Verdict
 from stele.log.codec import decode_epoch
 from stele.log.errors import OffsetGoneError
-from stele.log.fold import Fold, Start, crossing, stopped_by
+from stele.log.fold import Fold, Start, continuation, stopped_by
 from stele.log.port import LogPast, Record
 
 T = TypeVar("T")
@@ -356,8 +356,8 @@ class History:
             verdict = chain.judge(offset, value)
             if verdict in STOPS:
                 raise stopped_by(chain, verdict, offset, value)
-            goes_on = verdict is Verdict.STRAY and crossing(chain, offset, value) is not None
-            if verdict is Verdict.WINNER or goes_on:
+            continues = verdict is Verdict.STRAY and continuation(chain, offset, value) is not None
+            if verdict is Verdict.WINNER or continues:
                 chain.win(offset, value)
                 found.append(Winner(chain.epoch, offset, value))
             else:

@@ -17,7 +17,7 @@ from collections.abc import Iterable
 from stele.domain.image import Image
 from stele.log.chain import FROZEN, LOG_ID
 from stele.log.errors import CorruptRecordError, LaterLogError
-from stele.log.fold import Fold, Start, goes_on_later, recovered_from
+from stele.log.fold import Fold, Start, is_of_later_log, recovered_from
 from stele.log.port import Record
 
 
@@ -30,7 +30,7 @@ def first_recovery(records: Iterable[Record], log_id: bytes) -> Record | None:
     for record in records:
         if recovered_from(log_id, *record) is not None:
             return record
-        if goes_on_later(log_id, record.value):
+        if is_of_later_log(log_id, record.value):
             raise LaterLogError(record.offset, _later_log(log_id, record.value[LOG_ID]))
     return None
 

@@ -18,7 +18,7 @@ from stele.log.errors import (
     NoBeginningError,
     RecoveredError,
 )
-from stele.log.fold import crossing, decode_winner, stopped_by
+from stele.log.fold import continuation, decode_winner, stopped_by
 
 
 class CurrentRow(msgspec.Struct, frozen=True):
@@ -245,9 +245,9 @@ class RecordJudge:
             self.stray = Stray(offset, value[LOG_ID])
             return None
         if verdict is Verdict.STRAY:
-            goes_on = crossing(chain, offset, value)
-            if goes_on is not None:
+            continued = continuation(chain, offset, value)
+            if continued is not None:
                 chain.win(offset, value)
-                return goes_on
+                return continued
         chain.skip(offset, value, verdict)
         return None
