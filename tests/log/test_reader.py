@@ -117,11 +117,11 @@ async def test_offset_hole_is_not_skipped_while_the_reported_end_is_old() -> Non
     here.log.end_read = 3
     here.deliver(here.partition.records[4])
     await until(
-        lambda: "not read again" in follower._reader._unanswered or follower.fold.next_offset > 3,
+        lambda: "not read again" in follower._reader._failed_look or follower.fold.next_offset > 3,
         "the old end to be noticed, or believed",
     )
     assert (follower.fold.next_offset, follower.image.epoch) == (3, 3)
-    assert follower.in_doubt
+    assert follower.is_suspended
     here.log.end_read = None
     await until(lambda: follower.image.epoch == 5, "both records to be applied")
 
@@ -159,7 +159,7 @@ async def test_new_doubt_is_not_reported_as_trouble(
     follower = await here.begin()
     here.log.may_look.clear()
     follower._reader.suspect("a test")
-    assert (follower.in_doubt, follower.trouble) == (True, "")
+    assert (follower.is_suspended, follower.trouble) == (True, "")
     monkeypatch.setattr(rules, "QUIET_S", 0.0)
     assert "(a test)" in follower.trouble
 
@@ -167,15 +167,15 @@ async def test_new_doubt_is_not_reported_as_trouble(
 async def test_certain_waits_for_the_end_of_a_doubt() -> None:
     here = Following()
     follower = await here.begin()
-    await follower._reader.certain()
+    await follower._reader.wait_until_resolved()
     here.log.may_look.clear()
     follower._reader.suspect("a test")
-    waiting = asyncio.create_task(follower._reader.certain())
+    waiting = asyncio.create_task(follower._reader.wait_until_resolved())
     await asyncio.sleep(0.01)
     assert not waiting.done()
     here.log.may_look.set()
     await waiting
-    assert not follower.in_doubt
+    assert not follower.is_suspended
 
 
 async def test_recreated_topic_stops_the_reader_with_log_epoch_and_offset() -> None:
@@ -227,10 +227,10 @@ async def test_old_end_of_a_replaced_leader_is_a_doubt_and_not_a_loss() -> None:
     with pytest.raises(TimeoutError, match="before the last winner"):
         await follower.wait_for_end(TIMEOUT_S)
     assert follower.failure is None
-    assert follower._reader.in_doubt
+    assert follower._reader.is_suspended
     here.log.end_told = None
     assert (await follower.wait_for_end(TIMEOUT_S)).epoch == 6
-    await until(lambda: not follower._reader.in_doubt, "the doubt to end")
+    await until(lambda: not follower._reader.is_suspended, "the doubt to end")
 
 
 async def test_old_end_counts_as_a_loss_only_after_steady_observation(
@@ -311,9 +311,9 @@ async def test_winners_hidden_by_an_old_end_keep_the_reader_in_doubt(
     here.log.end_read, here.log.looks = 3, 0
     follower._reader.suspect("the leader has changed")
     await until(lambda: here.log.looks > 9, "further looks")
-    assert follower.in_doubt and follower.failure is None
+    assert follower.is_suspended and follower.failure is None
     here.log.end_read = None
-    await until(lambda: not follower.in_doubt, "the doubt to end")
+    await until(lambda: not follower.is_suspended, "the doubt to end")
     assert follower.failure is None
 
 
@@ -330,8 +330,8 @@ async def test_different_record_hidden_by_an_old_end_is_found_later(
     here.partition.truncate(held - 2)
     for value in (here.values[0], here.values[held - 1]):
         here.log.append(value)
-    await follower._reader._look_in_passing()
-    assert follower.in_doubt and follower.failure is None
+    await follower._reader._look_regularly()
+    assert follower.is_suspended and follower.failure is None
     here.log.end_read = None
     await asyncio.wait_for(follower.failed.wait(), TIMEOUT_S)
     assert isinstance(follower.failure, AnchorLostError)
@@ -351,9 +351,9 @@ async def test_hidden_losers_are_waited_for_while_a_leader_may_be_old(
     here.log.end_read, here.log.looks = held, 0
     follower._reader.suspect("the leader has changed")
     await until(lambda: here.log.looks > 9, "further looks")
-    assert follower.in_doubt and follower.failure is None
+    assert follower.is_suspended and follower.failure is None
     monkeypatch.setattr(rules, "SHORT_LOG_S", 0.02)
-    await until(lambda: not follower.in_doubt, "the doubt to end")
+    await until(lambda: not follower.is_suspended, "the doubt to end")
     assert follower.failure is None
 
 
@@ -376,7 +376,7 @@ async def test_process_that_was_paused_looks_before_it_applies(
     here.deliver(Record(3, here.values[3]))
     monkeypatch.undo()
     assert follower.image.epoch == 3
-    assert follower._reader.doubt == "this process was away for 1.5 s"
+    assert follower._reader.suspicion == "this process was away for 1.5 s"
     here.partition.append(here.values[3])
     here.log.may_look.set()
     await until(lambda: follower.image.epoch == 4, "the record to be applied after the look")
@@ -501,7 +501,7 @@ async def test_last_winner_at_its_place_does_not_prove_an_unchanged_log(
     if noticed_by == "a doubt":
         reader.suspect("the leader has changed")
     elif noticed_by == "a look in passing":
-        reader._spawn(reader._look_in_passing())
+        reader._spawn(reader._look_regularly())
     else:
         reader._on_error(OffsetGoneError(held + 1, f"the topic has 0 to {held}"))
     await asyncio.wait_for(follower.failed.wait(), TIMEOUT_S)
@@ -527,8 +527,8 @@ async def test_topic_that_lost_only_a_loser_is_not_the_same_log(
         following.log.append(winner if behind == "a winner" else other)
         await until(lambda: follower.fold.next_offset == held + 2, "what is behind it to be read")
     following.log.looks = 0
-    await asyncio.wait_for(follower._reader._look_in_passing(), TIMEOUT_S)
-    assert follower.in_doubt or follower.failure is not None
+    await asyncio.wait_for(follower._reader._look_regularly(), TIMEOUT_S)
+    assert follower.is_suspended or follower.failure is not None
     await asyncio.wait_for(follower.failed.wait(), TIMEOUT_S)
     expected = AnchorLostError if behind == "a winner" else OffsetGoneError
     assert isinstance(follower.failure, expected)
@@ -545,8 +545,8 @@ async def test_unchanged_losers_cause_no_doubt_at_any_distance(
         following.log.append(value)
     follower = await following.begin()
     await until(lambda: follower.fold.next_offset == 48, "all to be read")
-    await follower._reader._look_in_passing()
-    assert follower.failure is None and not follower.in_doubt
+    await follower._reader._look_regularly()
+    assert follower.failure is None and not follower.is_suspended
     assert follower.image.epoch == 7
 
 
@@ -576,7 +576,7 @@ async def test_held_back_records_are_applied_a_few_at_a_time(
     while follower.image.epoch < 10:
         await asyncio.sleep(0)
         seen.append(follower.image.epoch)
-        assert follower.in_doubt or follower.image.epoch == 10
+        assert follower.is_suspended or follower.image.epoch == 10
         if 3 < follower.image.epoch < 10:
             assert follower.trouble == f"{10 - follower.image.epoch} records {being_read}"
     assert sorted({3, *seen}) == [3, 5, 7, 9, 10]

@@ -189,7 +189,7 @@ async def test_no_ack_is_sent_while_the_identity_of_the_log_is_in_doubt(
     follower._reader.suspect("the test wants it")
     agent._ack()
     assert len(acks) == 1
-    await until(lambda: not follower.in_doubt, "the look that ends the doubt")
+    await until(lambda: not follower.is_suspended, "the look that ends the doubt")
     agent._ack()
     assert len(acks) == 2
     await agent.close()

@@ -239,4 +239,4 @@ async def test_each_replaced_reader_is_stopped(history: History) -> None:
         broker.opened[-1].on_error(OffsetGoneError(9, "the reader was left behind"))
         await until(lambda: len(broker.opened) == 2, "the router to begin anew", WITHIN_S)
         await until(lambda: not router.trouble, "the log to be read", WITHIN_S)
-    assert [log.reader._over for log in broker.opened] == [True, True]
+    assert [log.reader._stopped for log in broker.opened] == [True, True]

@@ -337,7 +337,7 @@ class Agent:
 
         The gate must be open, and the reader must have no open suspicion about its log (rule 11).
         """
-        return self._gate.is_open and not self.follower.in_doubt
+        return self._gate.is_open and not self.follower.is_suspended
 
     def _ack(self) -> None:
         """Send an ack, after its promises are on the disk."""

@@ -195,7 +195,7 @@ async def _working(jobs: Jobs, followed: Followed, ends: AskEnds, ports: Ports) 
         # A replica that is still behind would announce and truncate by an old state.
         await followed.caught_up.wait()
         group.create_task(tell(ports.commander, image, jobs.own))
-        is_certain = lambda: follower.failure is None and not follower.in_doubt  # noqa: E731
+        is_certain = lambda: follower.failure is None and not follower.is_suspended  # noqa: E731
         group.create_task(truncate(ports.delete, image, ends, is_certain))
         group.create_task(jobs.trimmer.run())
         group.create_task(begin_anew(jobs.folder, jobs.identity, image, ports.end))

@@ -109,15 +109,15 @@ class LogFollower:
         return self._reader.trouble or self._below_floor()
 
     @property
-    def in_doubt(self) -> bool:
+    def is_suspended(self) -> bool:
         """True while nothing may be acknowledged; see ``TopicReader``."""
-        return self._reader.in_doubt
+        return self._reader.is_suspended
 
     @property
     def is_at_end(self) -> bool:
         """True when everything up to the end at the last look was read, whatever the floor is."""
         end = self._reader.end
-        return end is not None and self.fold.next_offset >= end and not self._reader.in_doubt
+        return end is not None and self.fold.next_offset >= end and not self._reader.is_suspended
 
     def state_id_of(self, epoch: int) -> bytes | None:
         """Return the state id of one of the last epochs; None when it is not kept."""
@@ -159,7 +159,9 @@ class LogFollower:
 
     def _has_read(self, end: int) -> bool:
         return (
-            self.fold.next_offset >= end and not self._reader.in_doubt and not self._below_floor()
+            self.fold.next_offset >= end
+            and not self._reader.is_suspended
+            and not self._below_floor()
         )
 
     def _below_floor(self) -> str:

@@ -65,7 +65,7 @@ class TopicReader:
         on_stray: OnStray = lambda offset, name: None,
         has_room: HasRoom = always,
     ) -> None:
-        self.doubt = ""
+        self.suspicion = ""
         """The reason of the open suspicion; empty when there is none."""
         self.topic_id = ""
         """The topic's id. Empty before the first look, and with brokers that have no topic ids."""
@@ -79,27 +79,27 @@ class TopicReader:
         self._on_stray = on_stray
         self._taker_has_room = has_room
         self._loop = asyncio.get_running_loop()
-        self._over = False
+        self._stopped = False
         self._held: deque[Record] = deque()
         # Held records at the front that the last look covers. Others may not be skipped or end
         # reading before a look that began after their arrival.
-        self._verified = 0
+        self._held_before_look = 0
         self._pulse = Pulse()
-        self._doubted_s = 0.0
+        self._suspected_s = 0.0
         self._since_s = 0.0
-        self._unanswered = ""
-        self._looked_s = time.monotonic()
-        self._short = Lasting()
-        self._cut = Lasting()
+        self._failed_look = ""
+        self._last_look_s = time.monotonic()
+        self._end_too_early = Lasting()
+        self._records_absent = Lasting()
         """Duration for which records behind the last winner have been absent from the topic."""
-        self._begin = 0
+        self._first_offset = 0
         """The topic's first offset, as last reported."""
         self._looking = asyncio.Lock()
         self._next_look: asyncio.Task[TopicProbe] | None = None
         self._tasks = set[asyncio.Task[None]]()
-        self._settling = False
-        self._certain = asyncio.Event()
-        self._certain.set()
+        self._resolving = False
+        self._resolved = asyncio.Event()
+        self._resolved.set()
 
     def start(self) -> None:
         """Begin to follow the log behind the fold, with a look first if it begins at a snapshot."""
@@ -114,40 +114,42 @@ class TopicReader:
 
     def stop(self) -> None:
         """Take no more records, and cancel the reader's tasks."""
-        self._over = True
+        self._stopped = True
         for task in self._tasks:
             task.cancel()
 
     @property
-    def in_doubt(self) -> bool:
+    def is_suspended(self) -> bool:
         """True while nothing may be acknowledged: a suspicion is open, or records are held."""
-        return bool(self.doubt or self._held)
+        return bool(self.suspicion or self._held)
 
     @property
     def trouble(self) -> str:
         """Text for people on a suspicion that is older than ``QUIET_S``; empty otherwise."""
-        if not self.in_doubt or time.monotonic() - self._since_s < QUIET_S:
+        if not self.is_suspended or time.monotonic() - self._since_s < QUIET_S:
             return ""
-        if not self.doubt:
+        if not self.suspicion:
             return f"{len(self._held)} records that were held back in a doubt about the log are being read"
-        why = f": {self._unanswered}" if self._unanswered else ""
-        return f"It is not certain that the log is still the one that was read ({self.doubt}){why}"
+        why = f": {self._failed_look}" if self._failed_look else ""
+        return (
+            f"It is not certain that the log is still the one that was read ({self.suspicion}){why}"
+        )
 
     def suspect(self, reason: str) -> None:
         """Hold all records back until a look that begins after this call has found the anchor."""
-        if self._over:
+        if self._stopped:
             return
-        # A look that is already under way does not answer this suspicion: ``_settle`` compares
+        # A look that is already under way does not answer this suspicion: ``_resolve`` compares
         # this time with the begin of the look.
-        self._doubted_s = time.monotonic()
-        if not self.doubt:
-            self.doubt, self._unanswered = reason, ""
-            if not self._settling:
-                self._since_s = self._doubted_s
-        self._certain.clear()
-        if not self._settling:
-            self._settling = True
-            self._spawn(self._settle())
+        self._suspected_s = time.monotonic()
+        if not self.suspicion:
+            self.suspicion, self._failed_look = reason, ""
+            if not self._resolving:
+                self._since_s = self._suspected_s
+        self._resolved.clear()
+        if not self._resolving:
+            self._resolving = True
+            self._spawn(self._resolve())
 
     def look_at_clocks(self) -> None:
         """Raise a suspicion if the process was paused. Call it before every acknowledgement."""
@@ -155,9 +157,9 @@ class TopicReader:
         if pause_s > LONGEST_PAUSE_S:
             self.suspect(f"this process was away for {pause_s:.1f} s")
 
-    async def certain(self) -> None:
+    async def wait_until_resolved(self) -> None:
         """Return when no suspicion is open, or when reading has ended."""
-        await self._certain.wait()
+        await self._resolved.wait()
 
     async def look(self) -> TopicProbe:
         """Look at the broker after this call, and check that the anchor is intact.
@@ -171,7 +173,7 @@ class TopicReader:
         # shield keeps the cancellation of one caller from ending the look of the others.
         if self._next_look is None:
             self._next_look = asyncio.create_task(self._look_next(), name="look")
-            self._next_look.add_done_callback(_retrieve)
+            self._next_look.add_done_callback(_ignore_error)
         return await asyncio.shield(self._next_look)
 
     # -- records --
@@ -180,11 +182,11 @@ class TopicReader:
         return len(self._held) < MOST_HELD and self._taker_has_room()
 
     def _on_records(self, records: list[Record]) -> None:
-        if self._over:
+        if self._stopped:
             return
         # Check the clocks before the records: they may have waited while the process was paused.
         self.look_at_clocks()
-        if self.in_doubt:
+        if self.is_suspended:
             self._held.extend(records)
             return
         try:
@@ -203,7 +205,7 @@ class TopicReader:
 
     async def _drain(self) -> None:
         """Take the held records, up to a new suspicion."""
-        while self._held and not self._over and not self.doubt:
+        while self._held and not self._stopped and not self.suspicion:
             self._drain_some()
             self._after()
             await asyncio.sleep(0)
@@ -211,13 +213,13 @@ class TopicReader:
     def _drain_some(self) -> None:
         chain = self._fold.chain
         for _ in range(DRAINED_AT_ONCE):
-            if not self._held or self._over:
+            if not self._held or self._stopped:
                 return
             offset, value = self._held[0]
             verdict = chain.judge(offset, value)
             # A gap must be filled first. Other suspicious records need a look that began after
             # they arrived; after that look the verdict is final.
-            if verdict not in PLAIN and (verdict is Verdict.HOLE or self._verified <= 0):
+            if verdict not in PLAIN and (verdict is Verdict.HOLE or self._held_before_look <= 0):
                 self.suspect(_text(verdict, offset))
                 return
             if verdict in STOPS:
@@ -225,14 +227,14 @@ class TopicReader:
             if verdict is Verdict.STRAY:
                 check_stray(chain, offset, value)
             self._held.popleft()
-            self._verified -= 1
+            self._held_before_look -= 1
             if verdict is Verdict.STRAY:
                 chain.skip(offset, value, verdict)
                 self._on_stray(offset, _writer_of(value))
             else:
                 self._take(offset, value)
 
-    async def _fill_hole(self) -> None:
+    async def _fill_gap(self) -> None:
         """Read the records missing before the first held record, and that record, once more.
 
         A leader that does not return the delivered record has an old end. Its answer does not prove
@@ -242,7 +244,7 @@ class TopicReader:
         chain = self._fold.chain
         while self._held and self._held[0].offset < chain.next_offset:
             self._held.popleft()
-            self._verified -= 1
+            self._held_before_look -= 1
         if not self._held or self._held[0].offset == chain.next_offset:
             return
         begin, end = chain.next_offset, self._held[0].offset
@@ -258,7 +260,7 @@ class TopicReader:
         # The log was read again, so the offsets that are still missing hold no records.
         chain.jump(found[0].offset if found else end)
         self._held.extendleft(reversed(found))
-        self._verified += len(found)
+        self._held_before_look += len(found)
 
     def _on_error(self, error: Exception) -> None:
         """Handle the end of reading.
@@ -271,10 +273,10 @@ class TopicReader:
             self._fail(error)
             return
         self.suspect(str(error))
-        self._spawn(self._explain(error))
+        self._spawn(self._check_missing_offset(error))
 
-    async def _explain(self, error: OffsetGoneError) -> None:
-        while not self._over:
+    async def _check_missing_offset(self, error: OffsetGoneError) -> None:
+        while not self._stopped:
             try:
                 await self.look()
                 await self._compare_recent()
@@ -286,35 +288,35 @@ class TopicReader:
                 continue
             self._fail(error)
 
-    # -- doubts --
+    # -- suspicions --
 
-    async def _settle(self) -> None:
+    async def _resolve(self) -> None:
         try:
-            while self.in_doubt and not self._over:
+            while self.is_suspended and not self._stopped:
                 held, began_s = len(self._held), time.monotonic()
                 try:
                     await self.look()
-                    if self._doubted_s > began_s:
+                    if self._suspected_s > began_s:
                         continue  # a suspicion that is newer than the look needs another look
                     await self._compare_recent()
-                    self._verified = held
-                    await self._fill_hole()
+                    self._held_before_look = held
+                    await self._fill_gap()
                 except (KafkaException, TimeoutError) as error:
-                    self._unanswered = str(error)
+                    self._failed_look = str(error)
                     await asyncio.sleep(RETRY_S)
                     continue
-                if self._doubted_s <= began_s:
+                if self._suspected_s <= began_s:
                     # Records that arrive during the drain are held behind the others, so that the
                     # order of the log is kept.
-                    self.doubt = ""
+                    self.suspicion = ""
                     await self._drain()
                     self._after()
         except Exception as error:  # whatever stops a reader must be seen, not swallowed
             self._fail(error)
         finally:
-            self._settling = False
-            if not self.in_doubt:
-                self._certain.set()
+            self._resolving = False
+            if not self.is_suspended:
+                self._resolved.set()
                 self._after()
 
     async def _look_next(self) -> TopicProbe:
@@ -328,7 +330,7 @@ class TopicReader:
             except (AnchorLostError, OffsetGoneError) as error:
                 self._fail(error)
                 raise
-            self._looked_s, self.end = began_s, look.end
+            self._last_look_s, self.end = began_s, look.end
             return look
 
     def _compare(self, anchor: Anchor | None, look: TopicProbe) -> None:
@@ -342,7 +344,7 @@ class TopicReader:
         if anchor is None:
             return
         if look.value is not None and digest_of(look.value) == anchor.digest:
-            self._short.over()
+            self._end_too_early.over()
             return
         if look.value is None and look.end <= anchor.offset:
             self._wait_for_leader(anchor, look)
@@ -364,8 +366,8 @@ class TopicReader:
         Raises AnchorLostError, OffsetGoneError, KafkaException, TimeoutError.
         """
         chain = self._fold.chain
-        winners = [each for each in chain.recent if each.offset >= self._begin]
-        begin = winners[0].offset if winners else self._begin
+        winners = [each for each in chain.recent if each.offset >= self._first_offset]
+        begin = winners[0].offset if winners else self._first_offset
         passed = [each for each in chain.passed if each.offset >= begin]
         if len(winners) < 2 and not passed:  # the look has compared the last winner
             return
@@ -374,8 +376,8 @@ class TopicReader:
             try:
                 read = await self._log.read(first, last - first + 1)
             except OffsetGoneError:
-                self._begin = max(self._begin, (await self._log.look(first)).begin)
-                raise TimeoutError(f"the topic now begins at {self._begin}") from None
+                self._first_offset = max(self._first_offset, (await self._log.look(first)).begin)
+                raise TimeoutError(f"the topic now begins at {self._first_offset}") from None
             there |= {record.offset: record.value for record in read}
 
         def is_another(each: Anchor) -> bool:
@@ -393,7 +395,7 @@ class TopicReader:
         absent = [each.offset for each in (*winners, *passed) if each.offset not in there]
         if absent:
             self._wait_for_records(min(absent), winners[-1].offset if winners else -1)
-        self._cut.over()
+        self._records_absent.over()
 
     def _wait_for_records(self, absent: int, newest: int) -> None:
         """Raise TimeoutError while an old leader may hide the record at offset ``absent``.
@@ -401,17 +403,17 @@ class TopicReader:
         Up to the newest winner, which is known to exist, this holds without limit. Behind it,
         absent records count as lost after ``SHORT_LOG_S``.
         """
-        if absent <= newest or self._cut.seen(time.monotonic()) < SHORT_LOG_S:
+        if absent <= newest or self._records_absent.seen(time.monotonic()) < SHORT_LOG_S:
             text = f"offset {absent} was read, and is not read again"
-            if not self.doubt:
+            if not self.suspicion:
                 self.suspect(text)
             raise TimeoutError(text)
 
     def _wait_for_leader(self, anchor: Anchor, look: TopicProbe) -> None:
         """Raise TimeoutError while the reported end may come from an old leader."""
-        if self._short.seen(time.monotonic()) < SHORT_LOG_S:
+        if self._end_too_early.seen(time.monotonic()) < SHORT_LOG_S:
             text = f"the log ends at {look.end}, before the last winner at {anchor.offset}"
-            if not self.doubt:
+            if not self.suspicion:
                 self.suspect(text)
             raise TimeoutError(text)
 
@@ -426,17 +428,17 @@ class TopicReader:
         )
 
     def _tick(self) -> None:
-        if self._over:
+        if self._stopped:
             return
         self.look_at_clocks()
-        since_s = time.monotonic() - self._looked_s
-        if since_s > LONGEST_WITHOUT_LOOK_S and not self.doubt:
+        since_s = time.monotonic() - self._last_look_s
+        if since_s > LONGEST_WITHOUT_LOOK_S and not self.suspicion:
             self.suspect(f"the brokers have not shown the log for {since_s:.0f} s")
         elif since_s > LOOK_EVERY_S and self._next_look is None and not self._looking.locked():
-            self._spawn(self._look_in_passing())
+            self._spawn(self._look_regularly())
         self._loop.call_later(TICK_S, self._tick)
 
-    async def _look_in_passing(self) -> None:
+    async def _look_regularly(self) -> None:
         """Look at the broker while no suspicion is open; records are applied meanwhile."""
         # A look without an answer raises no suspicion yet: ``_tick`` does after a longer time.
         with contextlib.suppress(KafkaException, TimeoutError):
@@ -447,10 +449,10 @@ class TopicReader:
                 self._fail(error)
 
     def _fail(self, error: Exception) -> None:
-        if not self._over:
-            self._over = True
+        if not self._stopped:
+            self._stopped = True
             self._held.clear()
-            self._certain.set()
+            self._resolved.set()
             self._on_fail(error)
 
     def _spawn(self, work: Coroutine[object, object, None]) -> None:
@@ -470,7 +472,7 @@ def _runs(offsets: list[int]) -> list[tuple[int, int]]:
     return runs
 
 
-def _retrieve(look: "asyncio.Task[TopicProbe]") -> None:
+def _ignore_error(look: "asyncio.Task[TopicProbe]") -> None:
     """Retrieve the error of a look whose callers have all timed out, so asyncio does not log it."""
     if not look.cancelled():
         look.exception()

@@ -84,4 +84,4 @@ class KnownEnd:
             end = (await self._reader.look()).end
         except (KafkaException, TimeoutError):
             return False
-        return self._fold.next_offset >= end and not self._reader.in_doubt
+        return self._fold.next_offset >= end and not self._reader.is_suspended

@@ -369,7 +369,7 @@ class Writer:
                 raise ReaderStoppedError(error) from error
             await self._wait_for_offset(end)
             # The topic may be another one, or winners may be lost. Wait until all suspicions end.
-            await self._reader.certain()
+            await self._reader.wait_until_resolved()
         self.raise_failure()
         return self.image
 
@@ -433,10 +433,10 @@ class Writer:
         Returns in any case: the caller checks whether suspicions are left.
         """
         self._reader.look_at_clocks()
-        if self._reader.in_doubt:
+        if self._reader.is_suspended:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(timeout_s):
-                    await self._reader.certain()
+                    await self._reader.wait_until_resolved()
 
     async def _wait_for_offset(self, offset: int) -> None:
         """Wait until all records before ``offset`` were read. Raises ReaderStoppedError."""
@@ -447,7 +447,7 @@ class Writer:
 
     def _check(self) -> None:
         self.raise_failure()
-        if self._reader.in_doubt:
+        if self._reader.is_suspended:
             metrics.busy.inc()
             raise BusyError(self._reader.trouble or "the log is being looked at")
         pipeline = self._pipeline
@@ -488,7 +488,7 @@ class Writer:
     async def _recall(self, epoch: int) -> None:
         decisions = await self._past.recall(epoch)
         if self.failure is None:
-            self._pipeline.recalled(epoch, None if self._reader.in_doubt else decisions)
+            self._pipeline.recalled(epoch, None if self._reader.is_suspended else decisions)
             self._go_on()
 
     def _decide_in_thread(self, deciding: Deciding) -> None:
@@ -566,7 +566,7 @@ class Writer:
         while self.failure is None:
             await asyncio.sleep(TICK_S)
             silent_s = time.monotonic() - self._progress_s
-            if self._reader.in_doubt:
+            if self._reader.is_suspended:
                 continue  # nothing is read while a suspicion is open
             if self.lag_records is not None:
                 metrics.lag.set(self.lag_records)
