@@ -60,7 +60,7 @@ class Settlement(msgspec.Struct, frozen=True):
     """The level at which the barrier was passed; empty if all members had answered."""
 
 
-def settle(context: StepContext) -> Settlement:
+def check_barriers(context: StepContext) -> Settlement:
     """Return how far the present version is settled, with the waits for its barriers.
 
     Nodes that can never answer are not awaited.

@@ -15,7 +15,7 @@ from stele.coordinator.actions import Action, CommandAction, carried_out
 from stele.coordinator.archive import keep_archive
 from stele.coordinator.model import Limits, Memory, Observed, StepContext, Steps, Wait, refusal_text
 from stele.coordinator.openings import exclude, openings
-from stele.coordinator.rounds import Settled, Settlement, settle
+from stele.coordinator.rounds import Settled, Settlement, check_barriers
 from stele.coordinator.transitions import is_ready, next_move
 from stele.coordinator.upkeep import (
     clean_up,
@@ -45,7 +45,7 @@ def next_steps(memory: Memory, seen: Observed, limits: Limits) -> Steps:
     context = StepContext(memory, seen, limits)
     # Exclusion precedes the barriers: the present round may wait for these very nodes.
     actions = [*exclude(context), *finish_enabling(context)]
-    settlement = settle(context)
+    settlement = check_barriers(context)
     actions += settlement.actions
     moves = list[Move]()
     for transition in seen.image.topology.open():

@@ -60,7 +60,7 @@ from stele.log.record_builder import (
     internal,
     is_large,
     outcome_of,
-    settle,
+    set_outcome,
     size_of_refusal,
     why_not_taken,
 )
@@ -176,7 +176,7 @@ class CommitPipeline:
         newest = self.tip.state_id
         of_id = check_id(envelope.request_id, newest, self._ids.now_ms(), self.horizon_ms)
         if of_id is not None and of_id.code == BAD_ID:
-            settle(pending, self._not_taken(envelope, of_id))
+            set_outcome(pending, self._not_taken(envelope, of_id))
         else:
             digest = digest or command_digest(envelope.command)
             self._submit(Waiting(envelope, digest, pending, problem or of_id))
@@ -198,7 +198,7 @@ class CommitPipeline:
         """
         for waiting, unrelated in self._recalling.pop(epoch):
             if decisions is None:
-                settle(waiting.pending, self._not_taken(waiting.envelope, unreadable(epoch)))
+                set_outcome(waiting.pending, self._not_taken(waiting.envelope, unreadable(epoch)))
                 continue
             found = decisions.get(waiting.envelope.request_id)
             if found is None:
@@ -312,7 +312,7 @@ class CommitPipeline:
                 self._ask_the_past(waiting, unrelated, epoch)
                 return
         if waiting.problem is not None:
-            settle(waiting.pending, self._not_taken(waiting.envelope, waiting.problem))
+            set_outcome(waiting.pending, self._not_taken(waiting.envelope, waiting.problem))
             return
         if self._deciding is not None:
             self._deciding.held.append(waiting)
@@ -330,7 +330,7 @@ class CommitPipeline:
         if certain is None:
             self._noop().not_taken.append(waiting)
         else:
-            settle(waiting.pending, self._not_taken(waiting.envelope, certain))
+            set_outcome(waiting.pending, self._not_taken(waiting.envelope, certain))
 
     def _linearizable_read(self, pending: Pending) -> None:
         if self._deciding is not None:
@@ -342,7 +342,7 @@ class CommitPipeline:
 
     def _ask_the_past(self, waiting: Waiting, unrelated: frozenset[int], epoch: int) -> None:
         if epoch <= self.fold.image.archive.trimmed_epoch:
-            settle(waiting.pending, self._not_taken(waiting.envelope, deleted(epoch)))
+            set_outcome(waiting.pending, self._not_taken(waiting.envelope, deleted(epoch)))
             return
         newest, value = self._newest
         if epoch not in self._recalling and epoch != newest:
@@ -412,7 +412,7 @@ class CommitPipeline:
         """
         if self.tip.log_id == NO_LOG:
             for waiting in command.callers:
-                settle(waiting.pending, self._not_taken(waiting.envelope, rejection))
+                set_outcome(waiting.pending, self._not_taken(waiting.envelope, rejection))
             return
         noop = self._noop()
         fact = refusal(command.callers[0].envelope, command.digest, rejection)
@@ -452,7 +452,7 @@ class CommitPipeline:
         self.fold.adopt(offset, flight.value, image)
         self._newest = (image.epoch, flight.value)
         for pending in flight.readers:
-            settle(pending, outcome_of("", image, None))
+            set_outcome(pending, outcome_of("", image, None))
         for command in flight.commands:
             fact = command.refused
             rejection = None if fact is None else rejection_of(fact)
@@ -465,7 +465,7 @@ class CommitPipeline:
     def _answer(self, waiting: Waiting, digest: bytes, outcome: Outcome) -> None:
         if waiting.digest != digest:
             outcome = self._not_taken(waiting.envelope, reused(outcome.epoch))
-        settle(waiting.pending, outcome)
+        set_outcome(waiting.pending, outcome)
 
     def _not_taken(self, envelope: Envelope, rejection: Rejection) -> Outcome:
         outcome = outcome_of(envelope.request_id, self.fold.image, rejection)

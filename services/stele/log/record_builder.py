@@ -101,7 +101,7 @@ class PendingNoop(msgspec.Struct):
     not_taken: list[Waiting] = []
 
 
-def settle(pending: Pending, outcome: Outcome) -> None:
+def set_outcome(pending: Pending, outcome: Outcome) -> None:
     """Give a caller its outcome, unless the caller has given up."""
     if not pending.done():
         pending.set_result(outcome)

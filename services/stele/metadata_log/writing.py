@@ -19,7 +19,7 @@ from stele.metadata_log.settings import MetadataLogSettings
 from stele.metadata_log.writer import Writer
 from stele.runtime.catch_up import CatchUp, RemoteArchive
 from stele.runtime.recent import EPOCHS as RECENT_EPOCHS
-from stele.runtime.service import settle
+from stele.runtime.service import freeze_objects
 from stele.runtime.starting import begin, begin_anew, end_in_order, floor_of_most
 
 
@@ -59,7 +59,7 @@ async def writing(
 
     async def read_on() -> None:
         await writer.start()
-        settle()
+        freeze_objects()
         on_read(writer)
 
     starting = asyncio.create_task(read_on(), name="start")

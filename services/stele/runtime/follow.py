@@ -23,7 +23,7 @@ from stele.runtime.kafka import wait_for_topics
 from stele.runtime.logs import get_logger
 from stele.runtime.recent import Recent
 from stele.runtime.retries import until_it_works
-from stele.runtime.service import Stop, settle
+from stele.runtime.service import Stop, freeze_objects
 from stele.runtime.settings import ServiceSettings
 from stele.runtime.starting import begin, begin_anew, end_in_order
 
@@ -65,7 +65,7 @@ class Followed:
         async for attempt in until_it_works(on=_is_passing):
             with attempt:
                 await self.follower.wait_for_end(CATCH_UP_ATTEMPT_S)
-        settle()
+        freeze_objects()
         self.caught_up.set()
 
 

@@ -71,7 +71,7 @@ def collect_seldom() -> None:
     gc.set_threshold(*THRESHOLDS)
 
 
-def settle() -> None:
+def freeze_objects() -> None:
     """Collect once, then exclude all present objects from later collections."""
     gc.collect()
     gc.freeze()

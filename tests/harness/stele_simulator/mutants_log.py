@@ -32,7 +32,7 @@ from stele.log.record_builder import (
     RecordBuilder,
     Waiting,
     outcome_of,
-    settle,
+    set_outcome,
 )
 from stele.runtime import starting
 from stele.runtime.answers.catch_up import SnapshotAnswer
@@ -62,7 +62,9 @@ def acknowledge_before_apply(patch: Patch) -> None:
             if command.refused is None:
                 for waiting in command.callers:
                     image = flight.image
-                    settle(waiting.pending, _applied(waiting.envelope, image.epoch, image.state_id))
+                    set_outcome(
+                        waiting.pending, _applied(waiting.envelope, image.epoch, image.state_id)
+                    )
                 command.callers = []
 
     patch.attribute(CommitPipeline, "_launch", eager)
@@ -117,7 +119,7 @@ def recognise_requests_by_payload(patch: Patch) -> None:
     ) -> None:
         command = repr(waiting.envelope.command)
         if command in seen:
-            settle(waiting.pending, _applied(waiting.envelope, seen[command], ZERO_STATE))
+            set_outcome(waiting.pending, _applied(waiting.envelope, seen[command], ZERO_STATE))
             return
 
         def remember(pending: Pending) -> None:
@@ -137,7 +139,7 @@ def reject_on_an_old_state(patch: Patch) -> None:
     def at_once(self: CommitPipeline, command: CommandInFlight, rejection: Rejection) -> None:
         image = self.fold.image
         for waiting in command.callers:
-            settle(waiting.pending, outcome_of(command.request_id, image, rejection))
+            set_outcome(waiting.pending, outcome_of(command.request_id, image, rejection))
 
     patch.attribute(CommitPipeline, "_refuse", at_once)
 
@@ -147,7 +149,7 @@ def barrier_reads_locally(patch: Patch) -> None:
     """A linearizable read is answered from what this process happens to have."""
 
     def local(self: CommitPipeline, pending: Pending) -> None:
-        settle(pending, outcome_of("", self.fold.image, None))
+        set_outcome(pending, outcome_of("", self.fold.image, None))
 
     patch.attribute(CommitPipeline, "_linearizable_read", local)
 
@@ -212,7 +214,7 @@ def timeout_is_failure(patch: Patch) -> None:
         for flight in self._in_flight:
             for command in flight.commands:
                 for waiting in command.callers:
-                    settle(waiting.pending, outcome_of(command.request_id, image, refused))
+                    set_outcome(waiting.pending, outcome_of(command.request_id, image, refused))
                 command.callers = []
         resolve(self)
 

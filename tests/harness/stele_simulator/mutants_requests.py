@@ -34,7 +34,7 @@ from stele.domain.topology.operations import global_requests
 from stele.domain.topology.operations.base import Served, State
 from stele.domain.topology.operations.table import OPERATIONS
 from stele.log.pipeline import CommitPipeline
-from stele.log.record_builder import DecideAfter, Waiting, in_parts, settle, why_not_taken
+from stele.log.record_builder import DecideAfter, Waiting, in_parts, set_outcome, why_not_taken
 from stele.node.cells import StoredCell
 from stele.node.streaming import Streamer
 from stele.runtime.answers.session_guard import Liveness, SchemaAgreement
@@ -194,7 +194,7 @@ def frozen_is_told_before_it_is_certain(patch: Patch) -> None:
         if why is None or waiting.envelope.request_id in self._by_request:
             submit(self, waiting, unrelated)
         else:
-            settle(waiting.pending, self._not_taken(waiting.envelope, why))
+            set_outcome(waiting.pending, self._not_taken(waiting.envelope, why))
 
     patch.attribute(CommitPipeline, "_submit", at_once)
 

@@ -10,7 +10,7 @@ from stele.agent.gate import Gate
 from stele.coordinator import rounds
 from stele.coordinator.actions import Check
 from stele.coordinator.model import StepContext
-from stele.coordinator.rounds import Settled, Settlement, settle
+from stele.coordinator.rounds import Settled, Settlement, check_barriers
 from stele.coordinator.transitions import is_ready
 from stele.coordinator.work import WorkState, order_work
 from stele.domain import commands, fencing
@@ -153,8 +153,8 @@ def fence_is_carried_although_some_were_excluded(patch: Patch) -> None:
                 return Settlement(Settled.BY_ALL, context.memory.left_out)
         return plain(context)
 
-    plain = settle
-    patch.function(settle, hasty)
+    plain = check_barriers
+    patch.function(check_barriers, hasty)
 
 
 @planted(RUN, rule="I5")

@@ -183,7 +183,7 @@ def interposed(current: Current, seed: str) -> Iterator[Patch]:
                 elif attribute == "log" and _is_logger(value):
                     patch.attribute(module, attribute, lines)
         for module in (writing, follow):
-            patch.attribute(module, "settle", lambda: None)
+            patch.attribute(module, "freeze_objects", lambda: None)
         patch.attribute(clocks, "_HAS_BOOT_CLOCK", False)
         random.seed(seed)  # pauses between retries
         hooks = instrumentation.get_on_retry_hooks()
