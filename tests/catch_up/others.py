@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Any, cast
 
-from stele.catch_up.filling import Givers, reachable
+from stele.catch_up.filling import ArchivePeers, reachable
 from stele.catch_up.keeper import Keeper
 from stele.domain.commands import FoundCluster, SetSetting
 from stele.domain.image import EMPTY
@@ -154,9 +154,9 @@ class Others:
         return Known.SAME if there == state_id else Known.OTHER
 
 
-def givers(others: Others) -> Givers:
+def peers(others: Others) -> ArchivePeers:
     """No archive store."""
-    return Givers(cast(CatchUp, others), None, "demo")
+    return ArchivePeers(cast(CatchUp, others), None, "demo")
 
 
 class Topic:
@@ -190,4 +190,4 @@ async def begun(keeper: Keeper, topic: Topic, **others: tuple[Story, Archive]) -
 
 async def begun_with(keeper: Keeper, topic: Topic, others: Others) -> Any:
     """Return where the replica starts. Raises TruncatedError."""
-    return await reachable(keeper.begin(), keeper, givers(others), topic.as_log())
+    return await reachable(keeper.begin(), keeper, peers(others), topic.as_log())

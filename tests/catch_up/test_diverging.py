@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from stele.catch_up import diverging
-from stele.catch_up.announcements import to_say
+from stele.catch_up.announcements import next_command
 from stele.catch_up.diverging import DivergenceMark, begin_anew, mark, set_aside, why_not_served
 from stele.catch_up.http import CatchUpApi
 from stele.catch_up.identity import identity_of
@@ -47,13 +47,13 @@ def test_diverged_replica_announces_it_once_until_it_has_a_new_folder() -> None:
     history, held = diverged()
     assert why_not_served(history.image, ME)
     assert isinstance(announce_next(history, held), AdmitDivergence)
-    assert to_say(history.image, held, NOW_MS) is None
+    assert next_command(history.image, held, NOW_MS) is None
     assert why_not_served(history.image, ME)
     anew = msgspec.structs.replace(ME, folder_id="another")
     assert not why_not_served(history.image, anew)
     empty = held._replace(identity=anew, held=(), points=(), spans=())
     assert isinstance(announce_next(history, empty), AnnounceReplica)
-    assert to_say(history.image, empty, NOW_MS) is None
+    assert next_command(history.image, empty, NOW_MS) is None
 
 
 async def test_diverged_replica_serves_nothing(tmp_path: Path) -> None:

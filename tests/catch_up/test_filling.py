@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 from stele.catch_up import filling, replica
-from stele.catch_up.filling import fill, keep_beginning
+from stele.catch_up.filling import archive_first_record, fill
 from stele.catch_up.keeper import Keeper
 from stele.domain.commands import SetSetting
 from stele.domain.image import EMPTY
@@ -28,7 +28,7 @@ from tests.catch_up.others import (
     archive_of,
     begun,
     begun_with,
-    givers,
+    peers,
     records_of,
     story_of,
     topic_of,
@@ -44,7 +44,7 @@ async def test_missing_range_does_not_stop_older_epochs_from_being_fetched(tmp_p
     for held in (all_of_it[:2], all_of_it[6:10], all_of_it[15:]):
         archive.segments.adopt(held)
     keeper = Keeper(archive, 3, 0.01)
-    told = await fill(keeper, givers(Others(there=(story, source))), LAST)
+    told = await fill(keeper, peers(Others(there=(story, source))), LAST)
     assert told == "epochs 11 to 15, which no replica has"
     assert archive.segments.spans() == [EpochSpan(1, 10), EpochSpan(16, LAST)]
     await keeper.close()
@@ -119,7 +119,7 @@ async def test_gap_is_not_filled_from_another_history(
     archive = Archive(tmp_path / "own")
     archive.segments.adopt(all_of_it[14:])
     keeper = Keeper(archive, 3, 0.01)
-    told = await fill(keeper, givers(Others(there=(other, source))), LAST)
+    told = await fill(keeper, peers(Others(there=(other, source))), LAST)
     assert ("another history" in told) is not fits
     assert archive.segments.first == (1 if fits else 15)
     await keeper.close()
@@ -143,10 +143,10 @@ async def test_gap_is_filled_with_epochs_that_lead_to_the_next_ones(
     add_snapshot(archive, right, LAST + 1)
     keeper = Keeper(archive, 3, 0.01)
     for _ in range(LAST + 2):
-        alone = await fill(keeper, givers(Others(stale=stale)), LAST + 1)
+        alone = await fill(keeper, peers(Others(stale=stale)), LAST + 1)
     assert alone == f"epochs 1 to {LAST + 1}, which no replica has"
     for at in range(LAST + 2):
-        if not await fill(keeper, givers(Others(stale=stale, whole=whole)), LAST + 1):
+        if not await fill(keeper, peers(Others(stale=stale, whole=whole)), LAST + 1):
             break
         if at == 0 and piece_bytes < PIECES[0]:
             assert archive.segments.last == LAST + 1
@@ -165,7 +165,7 @@ async def test_epochs_before_a_gap_that_do_not_lead_into_it_are_set_aside(
     keeper = Keeper(archive, 3, 0.01)
     whole = right, archive_of(tmp_path / "whole", right, LAST)
     for _ in range(3):
-        left = await fill(keeper, givers(Others(whole=whole)), LAST)
+        left = await fill(keeper, peers(Others(whole=whole)), LAST)
     assert left == ""
     assert [*archive.segments.read(1)] == records_of(right)
     assert [kept.head.epoch for kept in archive.snapshots.all()] == [LAST]
@@ -181,7 +181,7 @@ async def test_epochs_behind_an_unfilled_gap_are_not_set_aside(tmp_path: Path) -
     keeper = Keeper(archive, 3, 0.01)
     source = Archive(tmp_path / "other")
     source.segments.adopt(records_of(other)[:15])
-    told = await fill(keeper, givers(Others(other=(other, source))), LAST)
+    told = await fill(keeper, peers(Others(other=(other, source))), LAST)
     assert told == "epochs 16 to 17, which no replica has"
     assert archive.segments.spans() == [EpochSpan(1, 10), EpochSpan(14, 15), EpochSpan(18, LAST)]
     await keeper.close()
@@ -196,7 +196,7 @@ async def test_newest_epochs_are_filled_before_the_next_epoch_arrives(tmp_path: 
     stale = other, archive_of(tmp_path / "stale", other)
     whole = right, archive_of(tmp_path / "whole", right)
     for others in (Others(stale=stale), Others(stale=stale, whole=whole)):
-        await fill(keeper, givers(others), LAST, right.image)
+        await fill(keeper, peers(others), LAST, right.image)
     assert [*archive.segments.read(1)] == records_of(right)
     await keeper.close()
 
@@ -208,7 +208,7 @@ async def test_gaps_are_not_filled_while_this_replica_recovers_the_log(tmp_path:
     keeper = Keeper(archive, 3, 0.01)
     await keeper.close()
     whole = story, archive_of(tmp_path / "whole", story, LAST)
-    assert "is recovered" in await fill(keeper, givers(Others(whole=whole)), LAST)
+    assert "is recovered" in await fill(keeper, peers(Others(whole=whole)), LAST)
     assert archive.segments.spans() == [EpochSpan(11, LAST)]
 
 
@@ -227,10 +227,10 @@ async def test_first_epoch_of_a_recovered_log_is_archived_from_the_topic(
     for epoch in right.epochs[:LAST] if there != "nothing" else ():
         partition.append(encode_epoch(epoch))
     partition.append(encode_epoch(right.epochs[-1 if there == "the record" else 0]))
-    await keep_beginning(keeper, MemoryLog(partition), start)
+    await archive_first_record(keeper, MemoryLog(partition), start)
     is_kept = there == "the record"
     assert keeper.archive.segments.spans() == [EpochSpan(1, LAST + is_kept)]
-    await keep_beginning(keeper, MemoryLog(partition), start)
+    await archive_first_record(keeper, MemoryLog(partition), start)
     assert keeper.archive.segments.spans() == [EpochSpan(1, LAST + is_kept)]
     await keeper.close()
 
@@ -249,7 +249,7 @@ async def test_missing_epochs_are_requested_at_once_if_the_log_is_lost(
     monkeypatch.setattr(replica, "LOST_PAUSE_S", 0.001)
     archive = SimpleNamespace(segments=SimpleNamespace(spans=list))
     keeper = SimpleNamespace(last=3, archive=archive)
-    jobs = SimpleNamespace(keeper=keeper, api=SimpleNamespace(), givers=None)
+    jobs = SimpleNamespace(keeper=keeper, api=SimpleNamespace(), peers=None)
     follower = SimpleNamespace(failure=None, failed=failed, image=EMPTY)
     task = asyncio.create_task(replica._fill(cast(Any, jobs), 0, cast(Any, follower)))
     await asked.acquire()

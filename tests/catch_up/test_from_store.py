@@ -9,7 +9,7 @@ from typing import cast
 import msgspec
 import pytest
 
-from stele.catch_up.filling import Givers, fill, reachable
+from stele.catch_up.filling import ArchivePeers, fill, reachable
 from stele.catch_up.keeper import Keeper
 from stele.log.archive.archive import Archive
 from stele.log.blobs.folder import FolderStore
@@ -44,9 +44,9 @@ async def keeper(tmp_path: Path) -> AsyncIterator[Keeper]:
     await made.close()
 
 
-def givers(store: FolderStore, cluster: str = CLUSTER) -> Givers:
+def peers(store: FolderStore, cluster: str = CLUSTER) -> ArchivePeers:
     """Return sources with no other replica, and this store."""
-    return Givers(CatchUp([]), store, cluster)
+    return ArchivePeers(CatchUp([]), store, cluster)
 
 
 def topic_of(story: Story, begin: int) -> EpochsLog:
@@ -54,11 +54,11 @@ def topic_of(story: Story, begin: int) -> EpochsLog:
     return Topic([record_of(epoch) for epoch in story.epochs], begin).as_log()
 
 
-async def begins_with(keeper: Keeper, givers: Givers, begin: int) -> int:
+async def begins_with(keeper: Keeper, peers: ArchivePeers, begin: int) -> int:
     """Return the epoch of the start if the topic begins at this offset, or 0."""
     topic = topic_of(long_story(), begin)
     try:
-        return (await reachable(BEGINNING, keeper, givers, topic)).image.epoch
+        return (await reachable(BEGINNING, keeper, peers, topic)).image.epoch
     except TruncatedError:
         return 0
 
@@ -68,10 +68,10 @@ async def test_empty_replica_fetches_snapshot_and_epochs_from_the_store(
 ) -> None:
     made = Made(tmp_path / "archive")
     await made.copy(store)
-    began = await begins_with(keeper, givers(store), record_of(made.story.epochs[59]).offset)
+    began = await begins_with(keeper, peers(store), record_of(made.story.epochs[59]).offset)
     assert began == 60
     tries = 0
-    while await fill(keeper, givers(store), began):
+    while await fill(keeper, peers(store), began):
         tries += 1
         assert tries < 10
     assert [*keeper.archive.segments.read(1)] == [record_of(e) for e in made.story.epochs[:60]]
@@ -83,7 +83,7 @@ async def test_snapshot_before_the_beginning_of_the_topic_is_not_used(
     made = Made(tmp_path / "archive")
     await made.copy(store)
     behind = record_of(made.story.epochs[59]).offset + 1
-    assert await begins_with(keeper, givers(store), behind) == 0
+    assert await begins_with(keeper, peers(store), behind) == 0
     assert keeper.archive.snapshots.all() == []
 
 
@@ -96,7 +96,7 @@ async def test_earlier_snapshot_replaces_a_damaged_one(
         if "00060-" in name and "decided" in name:
             path = tmp_path / "store" / name
             path.write_bytes(path.read_bytes()[:-5])
-    assert await begins_with(keeper, givers(store), 1) == 41
+    assert await begins_with(keeper, peers(store), 1) == 41
 
 
 @pytest.mark.parametrize("what", ["empty", "another cluster", "away"])
@@ -109,8 +109,8 @@ async def test_empty_foreign_or_unavailable_store_is_not_an_error(
         cluster = "books"
     elif what == "away":
         (tmp_path / "store").write_bytes(b"")
-    assert await begins_with(keeper, givers(store, cluster), 1) == 0
-    assert await fill(keeper, givers(store, cluster), 60) != ""
+    assert await begins_with(keeper, peers(store, cluster), 1) == 0
+    assert await fill(keeper, peers(store, cluster), 60) != ""
     assert keeper.archive.segments.spans() == []
 
 
@@ -125,7 +125,7 @@ async def test_stored_epochs_of_another_history_are_not_kept(
     kept = made.archive.snapshots.newest()
     assert kept is not None
     keeper.archive.snapshots.adopt(kept.path.read_bytes(), kept.decided_path.read_bytes())
-    told = await fill(keeper, givers(store), 31)
+    told = await fill(keeper, peers(store), 31)
     assert "another history" in told
     assert keeper.archive.segments.spans() == []
 
@@ -150,7 +150,7 @@ async def test_epochs_that_are_not_in_the_log_of_the_snapshot_are_set_aside(
         image = msgspec.structs.replace(image, founding=founding)
     start = start._replace(image=image, anchor=start.anchor._replace(offset=0))
     anchor = record_of(story.epochs[-1]).offset
-    began = await reachable(start, keeper, givers(store), topic_of(story, anchor))
+    began = await reachable(start, keeper, peers(store), topic_of(story, anchor))
     assert began.image.log_id == NEW_LOG
     assert own.archive.segments.last == left
     await keeper.close()
@@ -169,10 +169,10 @@ async def test_epochs_kept_with_a_stored_snapshot_are_in_the_store(
     await Made(tmp_path / "right", last, snapshots=(last,), story=story).copy(store)
     keeper = Keeper(own.archive, snapshots_kept=3, sync_interval_s=0.1)
     anchor = record_of(story.epochs[-1]).offset
-    began = await reachable(keeper.begin(), keeper, givers(store), topic_of(story, anchor))
+    began = await reachable(keeper.begin(), keeper, peers(store), topic_of(story, anchor))
     assert began.image.epoch == last
     assert own.archive.segments.last == left
-    while await fill(keeper, givers(store), last):
+    while await fill(keeper, peers(store), last):
         assert own.archive.segments.last == last
     assert [*own.archive.segments.read(1)] == [record_of(epoch) for epoch in story.epochs]
     await keeper.close()
@@ -190,7 +190,7 @@ async def test_damaged_stored_segment_does_not_prevent_a_start(
             (tmp_path / "store" / name).write_bytes(b"")
     keeper = Keeper(own.archive, snapshots_kept=3, sync_interval_s=0.1)
     topic = topic_of(made.story, record_of(made.story.epochs[59]).offset)
-    began = await reachable(keeper.begin(), keeper, givers(store), topic)
+    began = await reachable(keeper.begin(), keeper, peers(store), topic)
     assert began.image.epoch == 60
     assert own.archive.segments.spans() == []
     await keeper.close()
@@ -209,7 +209,7 @@ async def test_recovered_log_is_not_replaced_by_an_older_store(
     assert start.anchor is not None
     start = start._replace(anchor=start.anchor._replace(offset=0))
     with pytest.raises(TruncatedError):
-        await reachable(start, keeper, givers(store), topic_of(long_story(), 50))
+        await reachable(start, keeper, peers(store), topic_of(long_story(), 50))
     assert made.archive.segments.last == 31
     assert [kept.head.epoch for kept in made.archive.snapshots.all()] == [31]
     await keeper.close()
@@ -226,10 +226,10 @@ async def test_stored_snapshot_lost_by_an_election_is_not_used(
     start = keeper.begin()
     behind = record_of(right.epochs[40]).offset + 1
     with pytest.raises(TruncatedError):
-        await reachable(start, keeper, givers(store), topic_of(right, behind))
+        await reachable(start, keeper, peers(store), topic_of(right, behind))
     assert own.archive.segments.last == 30
     assert own.archive.snapshots.all() == []
-    began = await reachable(start, keeper, givers(store), topic_of(right, behind - 1))
+    began = await reachable(start, keeper, peers(store), topic_of(right, behind - 1))
     assert began.image.epoch == 41
     assert own.archive.segments.last == 30
     await keeper.close()
@@ -245,6 +245,6 @@ async def test_older_store_is_not_used_if_replicas_follow_a_newer_log(
     others = cast(CatchUp, Others(new=(new, follows.archive)))
     topic = topic_of(old, record_of(old.epochs[59]).offset)
     with pytest.raises(TruncatedError):
-        await reachable(BEGINNING, keeper, Givers(others, store, CLUSTER), topic)
+        await reachable(BEGINNING, keeper, ArchivePeers(others, store, CLUSTER), topic)
     assert keeper.archive.snapshots.all() == []
-    assert (await reachable(BEGINNING, keeper, givers(store), topic)).image.epoch == 60
+    assert (await reachable(BEGINNING, keeper, peers(store), topic)).image.epoch == 60

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from stele.catch_up.filling import fill, keep_beginning
+from stele.catch_up.filling import archive_first_record, fill
 from stele.catch_up.keeper import Keeper
 from stele.domain.commands import SetSetting
 from stele.log.archive.archive import Archive
@@ -25,7 +25,7 @@ from tests.catch_up.others import (
     archive_of,
     begun,
     begun_with,
-    givers,
+    peers,
     records_of,
     story_of,
     topic_of,
@@ -66,7 +66,7 @@ def wrong_in(archive: Archive, right: Story) -> list[int]:
 
 async def filled(keeper: Keeper, began: int, others: Others) -> str:
     for _ in range(5):
-        left = await fill(keeper, givers(others), began)
+        left = await fill(keeper, peers(others), began)
         if not left:
             break
     return left
@@ -172,7 +172,7 @@ async def test_epochs_that_do_not_lead_to_the_start_are_set_aside(tmp_path: Path
     partition = MemoryPartition()
     for epoch in right.epochs:
         partition.append(encode_epoch(epoch))
-    await keep_beginning(keeper, MemoryLog(partition), keeper.begin())
+    await archive_first_record(keeper, MemoryLog(partition), keeper.begin())
     assert archive.segments.spans() == [EpochSpan(LAST + 1, LAST + 1)]
     assert [kept.head.epoch for kept in archive.snapshots.all()] == [LAST + 1]
     await keeper.close()

@@ -10,10 +10,17 @@ import msgspec
 import pytest
 
 from stele.catch_up import announcements
-from stele.catch_up.announcements import HeldSnapshot, Own, address_of, envelope_of, tell, to_say
+from stele.catch_up.announcements import (
+    HeldSnapshot,
+    ReplicaHoldings,
+    address_of,
+    envelope_of,
+    next_command,
+    send_due_commands,
+)
 from stele.catch_up.identity import ReplicaIdentity
 from stele.catch_up.keeper import Keeper
-from stele.catch_up.replica import own_of
+from stele.catch_up.replica import holdings_of
 from stele.catch_up.settings import CatchUpSettings
 from stele.catch_up.trimming import Trimmer
 from stele.domain.commands import (
@@ -63,10 +70,12 @@ def head(image: Image, **changes: Any) -> SnapshotHead:
     return msgspec.structs.replace(found, **changes)
 
 
-def own(*heads: SnapshotHead, spans: tuple[EpochSpan, ...] = (EpochSpan(1, 10_000),)) -> Own:
+def own(
+    *heads: SnapshotHead, spans: tuple[EpochSpan, ...] = (EpochSpan(1, 10_000),)
+) -> ReplicaHoldings:
     held = tuple(HeldSnapshot(h, "ab" * 32, 100) for h in heads)
     points = tuple(Point(h.epoch, bytes.fromhex(h.state_id)) for h in heads)
-    return Own(ME, "dc1", "r1", "http://here:1", held, points, spans)
+    return ReplicaHoldings(ME, "dc1", "r1", "http://here:1", held, points, spans)
 
 
 @pytest.fixture
@@ -74,9 +83,9 @@ def log() -> History:
     return three_nodes()[0]
 
 
-def announce_next(log: History, what: Own) -> object:
+def announce_next(log: History, what: ReplicaHoldings) -> object:
     """Return the next announcement, and apply it to the log."""
-    command = to_say(log.image, what, NOW_MS)
+    command = next_command(log.image, what, NOW_MS)
     if command is not None:
         assert log.submit(envelope_of(log.image, what, command, NOW_MS)) is None, command
     return command
@@ -180,7 +189,7 @@ def test_request_id_is_never_of_a_future_time(log: History) -> None:
 
 
 def test_replica_announces_nothing_while_the_log_is_frozen(log: History) -> None:
-    said = to_say(log.image, own(), NOW_MS)
+    said = next_command(log.image, own(), NOW_MS)
     assert said is not None
     actor = envelope_of(log.image, own(), said, NOW_MS).actor
     for mode, who, expected in (
@@ -189,7 +198,7 @@ def test_replica_announces_nothing_while_the_log_is_frozen(log: History) -> None
         (CommitMode.OPEN, "", said),
     ):
         assert log.apply(RestrictCommits(mode=mode, actor=who)) is None
-        assert to_say(log.image, own(), NOW_MS) == expected
+        assert next_command(log.image, own(), NOW_MS) == expected
 
 
 async def test_process_with_a_copied_folder_ends_if_another_announces_itself(
@@ -215,7 +224,7 @@ async def test_process_with_a_copied_folder_ends_if_another_announces_itself(
         yield Takes()
 
     said, mine = list[AnyCommand](), own()
-    task = asyncio.create_task(tell(commander, lambda: log.image, lambda: mine))
+    task = asyncio.create_task(send_due_commands(commander, lambda: log.image, lambda: mine))
     async with asyncio.timeout(240):
         while not said:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
@@ -245,7 +254,7 @@ async def test_expired_announcement_is_retried_with_an_id_after_the_horizon(
     async def commander() -> AsyncIterator[Forgetful]:
         yield Forgetful()
 
-    task = asyncio.create_task(tell(commander, lambda: log.image, own))
+    task = asyncio.create_task(send_due_commands(commander, lambda: log.image, own))
     await until(lambda: len(asked) > 2, "it was said again")
     task.cancel()
     times = [time_ms(request_id) for request_id in asked[:3]]
@@ -278,7 +287,7 @@ async def test_retry_after_a_moved_horizon_has_no_pause(
     async def commander() -> AsyncIterator[Forgetful]:
         yield Forgetful()
 
-    task = asyncio.create_task(tell(commander, lambda: log.image, own))
+    task = asyncio.create_task(send_due_commands(commander, lambda: log.image, own))
     await until(lambda: len(asked) > 3, "it was said again")
     task.cancel()
     assert asked[:4] == [(0, 0), (1_001, 0), (2_001, 0), (2_001, 1)]
@@ -288,7 +297,7 @@ async def test_replica_with_a_new_address_announces_it(log: History) -> None:
     """The row of its last start does not belong to another process."""
     announce_next(log, own()._replace(address="http://before:1"))
     assert address_of(log.image, own()) == "http://before:1"
-    moved = to_say(log.image, own(), NOW_MS)
+    moved = next_command(log.image, own(), NOW_MS)
     assert isinstance(moved, AnnounceReplica)
     assert moved.address == "http://here:1"
 
@@ -302,8 +311,8 @@ def test_files_deleted_from_the_folder_are_no_longer_announced(tmp_path: Path) -
     keeper = Keeper(made.archive, 3, 0.01)
     trimmer = Trimmer(keeper, lambda: EMPTY, ME, None)
 
-    def answered() -> Own:
-        return own_of(ME, settings, "http://here:1", made.archive, trimmer)
+    def answered() -> ReplicaHoldings:
+        return holdings_of(ME, settings, "http://here:1", made.archive, trimmer)
 
     assert [each.head.epoch for each in answered().held] == [*SNAPSHOTS[::-1]]
     assert answered().spans == (EpochSpan(1, 80),)

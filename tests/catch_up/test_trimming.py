@@ -55,7 +55,7 @@ class World:
     async def agreed(self, epoch: int) -> str:
         """Return the hash that the replica votes for."""
         self.propose(epoch)
-        await self.trimmer.look()
+        await self.trimmer.step()
         vote = self.trimmer.vote
         assert vote is not None
         assert vote.epoch == epoch
@@ -77,7 +77,7 @@ def bytes_in(folder: Path) -> dict[Path, bytes]:
 async def test_trim_deletes_earlier_epochs_and_keeps_all_later_ones(tmp_path: Path) -> None:
     world = World(tmp_path)
     world.trim(AT, await world.agreed(AT))
-    await world.trimmer.look()
+    await world.trimmer.step()
     assert (world.spans, world.snapshots) == ([EpochSpan(AT, LAST)], [AT, 60])
     again = Archive(tmp_path)
     assert again.segments.spans() == [EpochSpan(AT, LAST)]
@@ -89,7 +89,7 @@ async def test_trim_deletes_earlier_epochs_and_keeps_all_later_ones(tmp_path: Pa
     with pytest.raises(NotArchivedError):
         next(again.segments.read(AT - 1))
     before = bytes_in(tmp_path)
-    await world.trimmer.look()
+    await world.trimmer.step()
     assert bytes_in(tmp_path) == before
 
 
@@ -106,7 +106,7 @@ async def test_missing_snapshot_is_computed_byte_for_byte(tmp_path: Path, at: in
     assert mine.path.read_bytes() == theirs.path.read_bytes()
     assert mine.decided_path.read_bytes() == theirs.decided_path.read_bytes()
     one.trim(at, found)
-    await one.trimmer.look()
+    await one.trimmer.step()
     assert one.spans == [EpochSpan(at, LAST)]
 
 
@@ -117,7 +117,7 @@ async def test_trim_deletes_no_epoch_unless_replicas_agree_on_the_snapshot(
     await world.agreed(AT)
     assert world.spans == [EpochSpan(1, LAST)]
     world.trim(AT, "ab" * 32)
-    await world.trimmer.look()
+    await world.trimmer.step()
     assert (world.spans, world.snapshots) == ([EpochSpan(1, LAST)], [*SNAPSHOTS])
 
 
@@ -131,7 +131,7 @@ async def test_vote_does_not_count_for_another_state_id(
         proposed=TrimProposed(replica_id="cu-2", epoch=AT, state_id="00" * 16, at_ms=2)
     )
     with pytest.raises(NotArchivedError):
-        await world.trimmer.look()
+        await world.trimmer.step()
     assert world.trimmer.vote is None
 
 
@@ -143,7 +143,7 @@ async def test_epochs_that_the_store_lacks_are_kept(tmp_path: Path) -> None:
         StoreAnswer(url="s3://bucket", epoch=AT, why="epochs 3 to 5: damaged"),
     ):
         world.store = behind
-        await world.trimmer.look()
+        await world.trimmer.step()
         assert world.trimmer.vote is None
     world.store = StoreAnswer(url="s3://bucket", epoch=AT)
     found = await world.agreed(AT)
@@ -151,10 +151,10 @@ async def test_epochs_that_the_store_lacks_are_kept(tmp_path: Path) -> None:
     assert world.trimmer.vote.store == "s3://bucket"
     world.trim(AT, found)
     world.store = StoreAnswer(url="s3://bucket", epoch=AT - 1)
-    await world.trimmer.look()
+    await world.trimmer.step()
     assert world.spans == [EpochSpan(1, LAST)], "though all the others have agreed"
     world.store = StoreAnswer(url="s3://bucket", epoch=LAST)
-    await world.trimmer.look()
+    await world.trimmer.step()
     assert world.spans == [EpochSpan(AT, LAST)]
 
 
@@ -162,19 +162,19 @@ async def test_trim_deletes_no_epoch_before_the_decision_is_archived(tmp_path: P
     """Otherwise a log recovered from the archive would lack the decision, and request deleted epochs."""
     world = World(tmp_path, last=LAST - 1)
     world.trim(AT, await world.agreed(AT))
-    await world.trimmer.look()
+    await world.trimmer.step()
     assert world.spans == [EpochSpan(1, LAST - 1)]
     world.keeper.archive.segments.add(record_of(world.made.story.epochs[LAST - 1]))
     world.keeper.archive.segments.sync()
     world.epoch = LAST + 9
-    await world.trimmer.look()
+    await world.trimmer.step()
     assert world.spans == [EpochSpan(AT, LAST)]
 
 
 async def test_replica_with_missing_epochs_does_not_vote(tmp_path: Path) -> None:
     world = World(tmp_path, first=50)
     world.propose(AT)
-    await world.trimmer.look()
+    await world.trimmer.step()
     assert world.trimmer.vote is None
 
 
@@ -183,7 +183,7 @@ async def test_damaged_snapshot_is_computed_again_before_a_vote(tmp_path: Path) 
     world = World(tmp_path)
     right = await world.agreed(AT)
     world.says = ArchiveImage()
-    await world.trimmer.look()
+    await world.trimmer.step()
     (kept,) = (k for k in world.keeper.archive.snapshots.all() if k.head.epoch == AT)
     content = bytearray(kept.path.read_bytes())
     content[len(content) // 2] ^= 1

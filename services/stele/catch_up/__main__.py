@@ -6,7 +6,7 @@ from typing import Final
 
 from stele.catch_up.checking import FILE, Checks
 from stele.catch_up.diverging import set_aside
-from stele.catch_up.filling import Givers
+from stele.catch_up.filling import ArchivePeers
 from stele.catch_up.http import CatchUpApi
 from stele.catch_up.identity import ReplicaIdentity, identity_of
 from stele.catch_up.keeper import Keeper
@@ -17,8 +17,8 @@ from stele.catch_up.replica import (
     Ports,
     archiving,
     check_recoverable,
+    holdings_of,
     no_mirror,
-    own_of,
     recover_and_end,
     working,
 )
@@ -73,11 +73,11 @@ async def _run(
     keeper = Keeper(archive, settings.snapshots_kept, settings.sync_interval_s)
     own_url = settings.address or listener.url
     others = CatchUp([url for url in settings.catch_up_urls if url.rstrip("/") != own_url])
-    givers = Givers(others, store_of(settings), settings.cluster)
+    peers = ArchivePeers(others, store_of(settings), settings.cluster)
     ports = _on_kafka(settings)
     try:
         await wait_for_topics(settings)
-        async with archiving(keeper, givers, ports) as (followed, ends):
+        async with archiving(keeper, peers, ports) as (followed, ends):
             recovering = partial(recover_and_end, keeper, followed, ports)
             checking = partial(check_recoverable, keeper, followed, ports)
             api = CatchUpApi(
@@ -86,14 +86,14 @@ async def _run(
             api.checks = Checks(archive, settings.data_dir / FILE)
             api.checks.repeat(settings.check_every_days)
             follower = followed.follower
-            mirror = mirror_of(givers.store, keeper, follower, settings)
+            mirror = mirror_of(peers.store, keeper, follower, settings)
             stored = None if mirror is None else lambda: mirror.answer
             api.store = stored or api.store
             trimmer = Trimmer(keeper, lambda: follower.image, identity, stored)
-            held = partial(own_of, identity, settings, own_url, archive, trimmer)
+            held = partial(holdings_of, identity, settings, own_url, archive, trimmer)
             mirroring = no_mirror if mirror is None else mirror.run
             folder = settings.data_dir
-            jobs = Jobs(folder, identity, keeper, givers, api, trimmer, held, mirroring)
+            jobs = Jobs(folder, identity, keeper, peers, api, trimmer, held, mirroring)
             work = asyncio.ensure_future(working(jobs, followed, ends, ports))
             async with (
                 announced(

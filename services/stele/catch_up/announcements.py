@@ -63,7 +63,7 @@ class HeldSnapshot(NamedTuple):
     size_bytes: int
 
 
-class Own(NamedTuple):
+class ReplicaHoldings(NamedTuple):
     """The replica and its holdings: its newest snapshots, the epochs of all of them, and its
     segments.
     """
@@ -89,7 +89,7 @@ class Own(NamedTuple):
         return f"catch-up {self.identity.replica_id}"
 
 
-def to_say(image: Image, own: Own, now_ms: int) -> ArchiveCommand | None:
+def next_command(image: Image, own: ReplicaHoldings, now_ms: int) -> ArchiveCommand | None:
     """Return the next command that the log still lacks and would accept now, or None. Pure.
 
     ``now_ms`` is the time that decides which readers are lost.
@@ -115,7 +115,7 @@ def to_say(image: Image, own: Own, now_ms: int) -> ArchiveCommand | None:
     return said
 
 
-def address_of(image: Image, own: Own) -> str:
+def address_of(image: Image, own: ReplicaHoldings) -> str:
     """Return the address that the log has for this folder; empty when the log does not have the
     folder.
     """
@@ -123,7 +123,7 @@ def address_of(image: Image, own: Own) -> str:
     return known.address if known is not None and known.folder_id == own.identity.folder_id else ""
 
 
-def _divergence(image: Image, own: Own) -> ArchiveCommand | None:
+def _divergence(image: Image, own: ReplicaHoldings) -> ArchiveCommand | None:
     epoch = to_admit(image, own.identity.replica_id)
     if not epoch:
         return None
@@ -132,7 +132,7 @@ def _divergence(image: Image, own: Own) -> ArchiveCommand | None:
     )
 
 
-def _snapshots(image: Image, own: Own) -> ArchiveCommand | None:
+def _snapshots(image: Image, own: ReplicaHoldings) -> ArchiveCommand | None:
     """Return the next announcement, or the next withdrawal of a lost snapshot.
 
     Withdrawals of newer snapshots come first, since the log keeps only the newest announcement.
@@ -149,7 +149,7 @@ def _snapshots(image: Image, own: Own) -> ArchiveCommand | None:
     return WithdrawSnapshot(own.identity.replica_id, lost[0]) if lost else None
 
 
-def _vote(image: Image, own: Own) -> ArchiveCommand | None:
+def _vote(image: Image, own: ReplicaHoldings) -> ArchiveCommand | None:
     vote, proposed = own.vote, image.archive.proposed
     if vote is None or proposed is None or vote.epoch != proposed.epoch:
         return None
@@ -158,7 +158,7 @@ def _vote(image: Image, own: Own) -> ArchiveCommand | None:
     return None if is_said else vote
 
 
-def _as_member(image: Image, own: Own, now_ms: int) -> ArchiveCommand | None:
+def _as_member(image: Image, own: ReplicaHoldings, now_ms: int) -> ArchiveCommand | None:
     """Return a command on how far back the log and the archive reach, if one is due."""
     if TRUNCATE_BEHIND.of(image.features.settings):
         found = truncatable(image, now_ms)
@@ -175,7 +175,9 @@ def _as_member(image: Image, own: Own, now_ms: int) -> ArchiveCommand | None:
     )
 
 
-def _announcement(image: Image, own: Own, held: HeldSnapshot) -> AnnounceSnapshot | None:
+def _announcement(
+    image: Image, own: ReplicaHoldings, held: HeldSnapshot
+) -> AnnounceSnapshot | None:
     """Return the announcement of a snapshot; None when epochs before it are missing or it is
     outdated.
     """
@@ -199,7 +201,7 @@ def _announcement(image: Image, own: Own, held: HeldSnapshot) -> AnnounceSnapsho
     )
 
 
-def _first(span: EpochSpan, own: Own, trimmed: int) -> int:
+def _first(span: EpochSpan, own: ReplicaHoldings, trimmed: int) -> int:
     """Return the first epoch that the replica can serve.
 
     At the archive's beginning that needs its snapshot.
@@ -210,7 +212,7 @@ def _first(span: EpochSpan, own: Own, trimmed: int) -> int:
 
 
 def envelope_of(
-    image: Image, own: Own, command: ArchiveCommand, wall_ms: int, horizon_ms: int = -1
+    image: Image, own: ReplicaHoldings, command: ArchiveCommand, wall_ms: int, horizon_ms: int = -1
 ) -> Envelope:
     """Wrap the command in an envelope with a deterministic request id.
 
@@ -239,10 +241,10 @@ class Submits(Protocol):
     async def submit(self, envelope: Envelope, timeout_s: float) -> Outcome: ...
 
 
-async def tell(
+async def send_due_commands(
     commanding: Callable[[], AbstractAsyncContextManager[Submits]],
     image: Callable[[], Image],
-    own: Callable[[], Own],
+    own: Callable[[], ReplicaHoldings],
 ) -> None:
     """Send the due commands, forever. ``own`` is called in a thread.
 
@@ -263,20 +265,20 @@ async def tell(
                     " STELE_INSTANCE_ID of its own"
                 )
             was_known = was_known or address == held.address
-            command = to_say(now, held, state_time_ms(now.state_id)) if now.cluster else None
+            command = next_command(now, held, state_time_ms(now.state_id)) if now.cluster else None
             if command is None:
                 await asyncio.sleep(LOOK_S)
                 continue
             wall_ms = time.time_ns() // NS_IN_MS
             before_ms = commander.horizon_ms
             envelope = envelope_of(now, held, command, wall_ms, before_ms)
-            if await _say(commander, envelope):
+            if await _submit(commander, envelope):
                 await _until_moved(image, now)
             elif not moved_on(commander.horizon_ms, before_ms):
                 await asyncio.sleep(PAUSE_S)
 
 
-async def _say(commander: Submits, envelope: Envelope) -> bool:
+async def _submit(commander: Submits, envelope: Envelope) -> bool:
     try:
         outcome = await commander.submit(envelope, SUBMIT_S)
     except (TimeoutError, KafkaException, NotTakenError) as error:

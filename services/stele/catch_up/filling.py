@@ -34,7 +34,7 @@ from stele.runtime.logs import get_logger
 # Sources of missing epochs: other replicas, the store, and segments that were set aside here.
 
 
-class Givers(NamedTuple):
+class ArchivePeers(NamedTuple):
     """The other replicas, and the store of the cluster, if there is one."""
 
     others: CatchUp
@@ -53,7 +53,7 @@ class _SetAside:
         return await asyncio.to_thread(up_to, self._segment, first, last)
 
 
-async def replicas(archive: Archive, givers: Givers) -> list[EpochSource]:
+async def replicas(archive: Archive, peers: ArchivePeers) -> list[EpochSource]:
     """Return the replicas that answer: those that read the own log first, then the nearest.
 
     A replica that reads the own log must answer from that log, since it may have switched to
@@ -62,11 +62,11 @@ async def replicas(archive: Archive, givers: Givers) -> list[EpochSource]:
     """
     newest = archive.snapshots.newest()
     log_id = "" if newest is None else newest.head.log_id
-    answers = await givers.others.archives()
+    answers = await peers.others.archives()
     ordered = sorted(answers, key=lambda each: each[1].log_id != log_id)
     return [
         ReplicaSource(
-            givers.others,
+            peers.others,
             [(url, answer)],
             log_id if answer.log_id == log_id and not answer.trouble else "",
         )
@@ -74,17 +74,17 @@ async def replicas(archive: Archive, givers: Givers) -> list[EpochSource]:
     ]
 
 
-async def stored(_: Archive, givers: Givers) -> list[EpochSource]:
+async def stored(_: Archive, peers: ArchivePeers) -> list[EpochSource]:
     """Return the store's archive, if there is one. Raises BlobStoreError."""
-    if givers.store is None:
+    if peers.store is None:
         return []
     try:
-        return [await stored_archive(givers.store, givers.cluster)]
+        return [await stored_archive(peers.store, peers.cluster)]
     except NoArchiveError:
         return []
 
 
-async def set_aside(archive: Archive, _: Givers) -> list[EpochSource]:
+async def set_aside(archive: Archive, _: ArchivePeers) -> list[EpochSource]:
     """Return the segments set aside because no source could confirm them, or that turned out not
     to be lost.
     """
@@ -102,14 +102,14 @@ async def set_aside(archive: Archive, _: Givers) -> list[EpochSource]:
 # (``filling``).
 
 
-Tells = Callable[[int, bytes], Awaitable[Known]]
+EpochLookup = Callable[[int, bytes], Awaitable[Known]]
 """Returns whether an epoch with this state id is in the log."""
 
 log = get_logger(__name__)
 
 
 async def set_aside_others(
-    archive: Archive, own: Image, files: Iterable[bytes], tells: Tells
+    archive: Archive, own: Image, files: Iterable[bytes], lookup: EpochLookup
 ) -> None:
     """Set aside the epochs of ``archive`` that are not known to be in the log of the snapshot in
     ``files``.
@@ -117,11 +117,11 @@ async def set_aside_others(
     ``own`` is the state to which the archive leads. The snapshot must be readable before anything
     is set aside.
 
-    Raises DamagedFileError, UnreadableSnapshotError, OSError, and the errors of ``tells``.
+    Raises DamagedFileError, UnreadableSnapshotError, OSError, and the errors of ``lookup``.
     """
     opened = [io.BytesIO(content) for content in files]
     start = await asyncio.to_thread(partial(start_of, *opened, supported=archive.supported))
-    shared = await newest_shared(archive, last_shared(own, start.image), tells)
+    shared = await newest_shared(archive, last_shared(own, start.image), lookup)
     lost = await asyncio.to_thread(archive.set_aside_after, shared, own.log_id.hex())
     if lost:
         log.error("epochs that may not be in the log are set aside", after=shared, epochs=lost)
@@ -142,12 +142,12 @@ def last_shared(own: Image, other: Image) -> Point:
     return Point(found[-1].last_epoch, bytes.fromhex(found[-1].state_id))
 
 
-async def newest_shared(archive: Archive, last: Point, tells: Tells) -> int:
+async def newest_shared(archive: Archive, last: Point, lookup: EpochLookup) -> int:
     """Return the newest epoch up to which the archive equals the log, whose epoch ``last`` is
     known.
 
     The result is 0 when no source confirms any. Raises DamagedFileError, and the errors of
-    ``tells``.
+    ``lookup``.
     """
 
     async def known(epoch: int) -> Known:
@@ -156,20 +156,20 @@ async def newest_shared(archive: Archive, last: Point, tells: Tells) -> int:
             return Known.UNKNOWN
         if epoch == last.epoch:
             return Known.SAME if state_id == last.state_id else Known.OTHER
-        return await tells(epoch, state_id)
+        return await lookup(epoch, state_id)
 
-    for held in _held(archive, last.epoch):
+    for held in _spans_up_to(archive, last.epoch):
         at_end = await known(held.last)
         if at_end is Known.SAME:
             return held.last
         if at_end is Known.OTHER:
-            same = await _before_the_fork(held, known)
+            same = await _last_shared_in(held, known)
             if same:
                 return same
     return 0
 
 
-async def _before_the_fork(held: EpochSpan, known: Callable[[int], Awaitable[Known]]) -> int:
+async def _last_shared_in(held: EpochSpan, known: Callable[[int], Awaitable[Known]]) -> int:
     """Return the newest confirmed epoch of the span, whose last one differs, by binary search.
 
     0: none.
@@ -186,14 +186,14 @@ async def _before_the_fork(held: EpochSpan, known: Callable[[int], Awaitable[Kno
     return same
 
 
-def told_by(others: CatchUp, url: str, more: Sequence[str]) -> Tells:
+def lookup_in_replicas(others: CatchUp, url: str, more: Sequence[str]) -> EpochLookup:
     """Return a lookup that asks the replica at ``url``, which offers the snapshot, and then
     those in ``more``.
 
     It raises CatchUpUnavailable when the first one does not answer.
     """
 
-    async def tells(epoch: int, state_id: bytes) -> Known:
+    async def lookup(epoch: int, state_id: bytes) -> Known:
         told = await others.known(url, epoch, state_id)
         for another in more:
             if told is not Known.UNKNOWN:
@@ -204,10 +204,10 @@ def told_by(others: CatchUp, url: str, more: Sequence[str]) -> Tells:
                 log.warning("a replica does not tell of an epoch", epoch=epoch, why=str(error))
         return told
 
-    return tells
+    return lookup
 
 
-def _held(archive: Archive, last: int) -> Iterator[EpochSpan]:
+def _spans_up_to(archive: Archive, last: int) -> Iterator[EpochSpan]:
     """Yield the archive's content to epoch ``last``, the newest first: contiguous epochs and
     snapshots.
     """
@@ -230,7 +230,7 @@ PAUSE_S: Final = 0.5
 """A new leader is usually elected within a second. If not, callers ask again later."""
 
 
-async def anchored(topic: LogPast, head: SnapshotHead) -> Known:
+async def compare_anchor(topic: LogPast, head: SnapshotHead) -> Known:
     """Return whether the topic has this winner at its offset (``SAME``) or another record
     (``OTHER``).
 
@@ -291,11 +291,11 @@ async def adopted_from_store(
                 head = head_in(files[0])
                 if head.anchor_offset < begin:
                     return None
-                if await anchored(topic, head) is not Known.SAME:
+                if await compare_anchor(topic, head) is not Known.SAME:
                     text = "a snapshot in the store may not be of the log"
                     log.warning(text, store=store.url, epoch=shot.epoch)
                     continue
-                await set_aside_others(keeper.archive, own, files, _told_by(stored))
+                await set_aside_others(keeper.archive, own, files, lookup_in_store(stored))
                 kept = await asyncio.to_thread(snapshots.adopt, *files)
             except DamagedFileError as error:
                 log.error("a snapshot in the store is damaged", store=store.url, why=str(error))
@@ -312,10 +312,10 @@ async def adopted_from_store(
     return None
 
 
-def _told_by(stored: StoredArchive) -> Tells:
+def lookup_in_store(stored: StoredArchive) -> EpochLookup:
     """Return a lookup in the store. The lookup raises BlobStoreError."""
 
-    async def tells(epoch: int, state_id: bytes) -> Known:
+    async def lookup(epoch: int, state_id: bytes) -> Known:
         try:
             there = await stored.state_id_of(epoch)
         except (BlobMissingError, DamagedFileError) as error:
@@ -325,7 +325,7 @@ def _told_by(stored: StoredArchive) -> Tells:
             return Known.UNKNOWN
         return Known.SAME if there == state_id.hex() else Known.OTHER
 
-    return tells
+    return lookup
 
 
 FIRST_PAUSE_S: Final = 0.5
@@ -335,7 +335,7 @@ PIECE_EPOCHS: Final = 65_536
 PIECE_BYTES: Final = 64 * 1024 * 1024
 
 
-async def reachable(start: Start, keeper: Keeper, givers: Givers, topic: EpochsLog) -> Start:
+async def reachable(start: Start, keeper: Keeper, peers: ArchivePeers, topic: EpochsLog) -> Start:
     """Return ``start`` if the topic still holds what follows it, else the start after an adopted
     snapshot.
 
@@ -346,9 +346,9 @@ async def reachable(start: Start, keeper: Keeper, givers: Givers, topic: EpochsL
     topic's log; UnreadableSnapshotError, OSError.
     """
     own = start.image
-    newer = _recovered_as(own, await _told(givers, own))
+    newer = _recovered_as(own, await _archives(peers, own))
     if newer:
-        taken = await _adopted(keeper, givers, topic, 0, own, newer)
+        taken = await _adopted(keeper, peers, topic, 0, own, newer)
         if taken is not None:
             return taken
         log.warning("a recovered log has no snapshot yet", log_id=newer)
@@ -356,9 +356,9 @@ async def reachable(start: Start, keeper: Keeper, givers: Givers, topic: EpochsL
     stands = start.anchor.offset if start.anchor is not None else 0
     if stands >= begin:
         return start
-    adopted = await _adopted(keeper, givers, topic, begin, own, newer)
-    if adopted is None and givers.store is not None:
-        store, cluster = givers.store, givers.cluster
+    adopted = await _adopted(keeper, peers, topic, begin, own, newer)
+    if adopted is None and peers.store is not None:
+        store, cluster = peers.store, peers.cluster
         adopted = await adopted_from_store(keeper, store, topic, cluster, begin, own, newer)
     if adopted is None:
         raise TruncatedError(
@@ -379,10 +379,10 @@ async def _begin(topic: EpochsLog) -> int:
             await asyncio.sleep(FIRST_PAUSE_S)
 
 
-async def _told(givers: Givers, own: Image) -> dict[str, ArchiveAnswer]:
+async def _archives(peers: ArchivePeers, own: Image) -> dict[str, ArchiveAnswer]:
     """Return the archives that the replicas of this cluster report, by address."""
-    answers = await givers.others.archives()
-    strangers = _strangers(answers, givers.cluster, own.cluster_id)
+    answers = await peers.others.archives()
+    strangers = _strangers(answers, peers.cluster, own.cluster_id)
     return {url: answer for url, answer in answers if url not in strangers}
 
 
@@ -405,21 +405,21 @@ def _recovered_as(own: Image, told: dict[str, ArchiveAnswer]) -> str:
 
 
 async def _adopted(
-    keeper: Keeper, givers: Givers, topic: LogPast, begin: int, own: Image, newer: str
+    keeper: Keeper, peers: ArchivePeers, topic: LogPast, begin: int, own: Image, newer: str
 ) -> Start | None:
     """Adopt another replica's snapshot that lies in the topic's log, and return the start after it.
 
     Epochs of the snapshot's log that this archive (ending at ``own``) holds stay, as far as they
     are proven equal.
     """
-    others, archive = givers.others, keeper.archive
-    for url, snapshot, readers, is_believed in await _offers(givers, begin, own, newer):
+    others, archive = peers.others, keeper.archive
+    for url, snapshot, readers, is_believed in await _offers(peers, begin, own, newer):
         try:
             files = await others.files(url, snapshot, decided=True)
-            if not await _leads_there(topic, files[0], is_believed):
+            if not await _is_in_topic(topic, files[0], is_believed):
                 log.warning("a snapshot may not be of the log", url=url, epoch=snapshot.epoch)
                 continue
-            await set_aside_others(archive, own, files, told_by(others, url, readers))
+            await set_aside_others(archive, own, files, lookup_in_replicas(others, url, readers))
             kept = await asyncio.to_thread(archive.snapshots.adopt, *files)
         except (CatchUpUnavailable, DamagedFileError) as error:
             log.warning("a snapshot was not got", url=url, epoch=snapshot.epoch, why=str(error))
@@ -445,16 +445,16 @@ class _Offer(NamedTuple):
     """
 
 
-async def _offers(givers: Givers, begin: int, own: Image, newer: str) -> list[_Offer]:
+async def _offers(peers: ArchivePeers, begin: int, own: Image, newer: str) -> list[_Offer]:
     """Return the snapshots of this cluster's replicas whose anchor is at offset ``begin`` or later.
 
     They are of the log ``newer`` or of one recovered from it. Without such a log, any log counts
     that is not older than ``own``'s. The newest log comes first. Within one log, replicas that read
     it come first, then the nearest.
     """
-    told = await _told(givers, own)
+    told = await _archives(peers, own)
     newer = max(newer, _recovered_as(own, told))
-    answers = await givers.others.starts(ANSWER_S, decided=1, tail=0)
+    answers = await peers.others.starts(ANSWER_S, decided=1, tail=0)
     troubled = {url for url, answer in told.items() if answer.trouble}
     troubled |= {url for url, answer in answers if answer.stopped}
     found = list[_Offer]()
@@ -472,7 +472,7 @@ async def _offers(givers: Givers, begin: int, own: Image, newer: str) -> list[_O
     )
 
 
-async def _leads_there(topic: LogPast, snapshot: bytes, is_believed: bool) -> bool:
+async def _is_in_topic(topic: LogPast, snapshot: bytes, is_believed: bool) -> bool:
     """Return whether the topic's log contains this snapshot.
 
     If the topic begins after the anchor, they cannot be compared, and ``is_believed`` decides.
@@ -480,7 +480,7 @@ async def _leads_there(topic: LogPast, snapshot: bytes, is_believed: bool) -> bo
     Raises DamagedFileError, UnreadableSnapshotError.
     """
     try:
-        return await anchored(topic, head_in(snapshot)) is Known.SAME
+        return await compare_anchor(topic, head_in(snapshot)) is Known.SAME
     except OffsetGoneError:
         return is_believed
 
@@ -500,7 +500,7 @@ def _strangers(answers: list[tuple[str, ArchiveAnswer]], cluster: str, cluster_i
     return {*found}
 
 
-async def keep_beginning(keeper: Keeper, topic: LogPast, start: Start) -> None:
+async def archive_first_record(keeper: Keeper, topic: LogPast, start: Start) -> None:
     """Archive the record that reading starts after, if the archive lacks it and the topic has it.
 
     Just after a recovery, only the replica that recovered the log has its first epoch beside the
@@ -515,7 +515,7 @@ async def keep_beginning(keeper: Keeper, topic: LogPast, start: Start) -> None:
         for record in await topic.read(anchor.offset, 1):
             if anchor_of(*record) == anchor:
                 found = [archived(*record, decode_epoch(record.value))]
-                await _kept(keeper, found, start.image, is_in_the_log=True)
+                await _archive_epochs(keeper, found, start.image, is_in_the_log=True)
 
 
 def gaps(spans: list[EpochSpan], began: int, begins: int = 1) -> Iterator[EpochSpan]:
@@ -534,7 +534,9 @@ def gaps(spans: list[EpochSpan], began: int, begins: int = 1) -> Iterator[EpochS
         yield EpochSpan(begins, first - 1)
 
 
-async def _kept(keeper: Keeper, found: list[Archived], end: Image, *, is_in_the_log: bool) -> bool:
+async def _archive_epochs(
+    keeper: Keeper, found: list[Archived], end: Image, *, is_in_the_log: bool
+) -> bool:
     """Archive epochs that lead to the epoch after them, or to ``end``. Return whether they do.
 
     The older epochs in this archive may be of another history. If the next epoch is known to be in
@@ -558,7 +560,7 @@ async def _kept(keeper: Keeper, found: list[Archived], end: Image, *, is_in_the_
     return True
 
 
-async def fill(keeper: Keeper, givers: Givers, began: int, image: Image = EMPTY) -> str:
+async def fill(keeper: Keeper, peers: ArchivePeers, began: int, image: Image = EMPTY) -> str:
     """Fetch one piece of the missing epochs up to ``began``.
 
     Return what is still missing as text, or "". The archive begins where ``image``, the state at
@@ -571,7 +573,7 @@ async def fill(keeper: Keeper, givers: Givers, began: int, image: Image = EMPTY)
     begins, left = 1 if trimmed is None else trimmed.epoch, ""
     try:
         for gap in gaps(keeper.archive.segments.spans(), began, begins):
-            why = await _fill_gap(keeper, givers, gap, image, is_newest=not left)
+            why = await _fill_gap(keeper, peers, gap, image, is_newest=not left)
             left = left or f"epochs {gap.first} to {gap.last}{why}"
             if not why:
                 break
@@ -579,11 +581,11 @@ async def fill(keeper: Keeper, givers: Givers, began: int, image: Image = EMPTY)
         return str(error)
     if left or trimmed is None:
         return left
-    return await _first_snapshot(keeper, givers, trimmed)
+    return await _first_snapshot(keeper, peers, trimmed)
 
 
 async def _fill_gap(
-    keeper: Keeper, givers: Givers, gap: EpochSpan, image: Image, *, is_newest: bool
+    keeper: Keeper, peers: ArchivePeers, gap: EpochSpan, image: Image, *, is_newest: bool
 ) -> str:
     """Fetch the newest piece of the gap.
 
@@ -594,14 +596,14 @@ async def _fill_gap(
     said, is_other = list[str](), False
     for asked in (replicas, stored, set_aside):
         try:
-            given = await asked(keeper.archive, givers)
+            given = await asked(keeper.archive, peers)
         except BlobStoreError as error:
             said.append(str(error))
             continue
         for source in given:
             try:
                 found = await _newest_piece(source, gap)
-                if await _kept(keeper, found, image, is_in_the_log=is_newest):
+                if await _archive_epochs(keeper, found, image, is_in_the_log=is_newest):
                     log.info("epochs of others are kept", first=found[0].epoch, last=gap.last)
                     return ""
                 is_other = True
@@ -611,7 +613,7 @@ async def _fill_gap(
                 said.append(str(error))
     if is_other:
         return "; what was given is of another history"
-    said += (f"{url}: {why}" for url, why in sorted(givers.others.silent.items()))
+    said += (f"{url}: {why}" for url, why in sorted(peers.others.silent.items()))
     return f" ({'; '.join(said)})" if said else ", which no replica has"
 
 
@@ -640,19 +642,19 @@ async def _newest_piece(source: EpochSource, gap: EpochSpan) -> list[Archived]:
         epochs = max(1, len(found) // 2)
 
 
-async def _first_snapshot(keeper: Keeper, givers: Givers, trimmed: ArchiveTrimmed) -> str:
+async def _first_snapshot(keeper: Keeper, peers: ArchivePeers, trimmed: ArchiveTrimmed) -> str:
     """Fetch the snapshot at which the archive begins, unless the epochs here already lead to it."""
     archive = keeper.archive
     if archive.segments.first < trimmed.epoch:
         return ""
     if any(kept.head.epoch == trimmed.epoch for kept in archive.snapshots.all()):
         return ""
-    for url, answer in await givers.others.starts(at_most=trimmed.epoch, decided=1, tail=0):
+    for url, answer in await peers.others.starts(at_most=trimmed.epoch, decided=1, tail=0):
         snapshot = answer.snapshot
         if snapshot is None or snapshot.epoch != trimmed.epoch:
             continue
         try:
-            files = await givers.others.files(url, snapshot, decided=True)
+            files = await peers.others.files(url, snapshot, decided=True)
             kept = await asyncio.to_thread(archive.snapshots.adopt, *files)
         except (CatchUpUnavailable, DamagedFileError) as error:
             log.warning("a snapshot was not got", url=url, epoch=snapshot.epoch, why=str(error))

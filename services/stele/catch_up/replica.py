@@ -11,15 +11,15 @@ from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from stele.catch_up.announcements import HeldSnapshot, Own, Submits, tell
+from stele.catch_up.announcements import HeldSnapshot, ReplicaHoldings, Submits, send_due_commands
 from stele.catch_up.diverging import begin_anew
 from stele.catch_up.filling import (
     FIRST_PAUSE_S,
     LAST_PAUSE_S,
-    Givers,
+    ArchivePeers,
+    archive_first_record,
     fill,
     gaps,
-    keep_beginning,
     reachable,
 )
 from stele.catch_up.http import CatchUpApi
@@ -75,7 +75,7 @@ class Ports(NamedTuple):
 
 @asynccontextmanager
 async def archiving(
-    keeper: Keeper, givers: Givers, ports: Ports
+    keeper: Keeper, peers: ArchivePeers, ports: Ports
 ) -> AsyncIterator[tuple[Followed, AskEnds]]:
     """Follow the log inside the block, after what the archive holds, and archive each winner.
 
@@ -84,12 +84,12 @@ async def archiving(
     """
     epochs = ports.open_log()
     start = await asyncio.to_thread(keeper.begin)
-    check_cluster(start.image.cluster, givers.cluster)
-    reach = partial(reachable, start, keeper, givers, epochs)
+    check_cluster(start.image.cluster, peers.cluster)
+    reach = partial(reachable, start, keeper, peers, epochs)
     out_of_reach: TruncatedError | None = None
     try:
         start = await reach()
-        await keep_beginning(keeper, epochs, start)
+        await archive_first_record(keeper, epochs, start)
     except TruncatedError as error:
         out_of_reach = error
 
@@ -105,7 +105,7 @@ async def archiving(
         supported=keeper.archive.supported,
     )
     if out_of_reach is None:
-        reads = reading(follower, epochs, givers.others, ports.end, is_replica=True)
+        reads = reading(follower, epochs, peers.others, ports.end, is_replica=True)
     else:
         reads = _waiting(follower, epochs, out_of_reach, reach, keeper, ports.end)
     async with reads as followed:
@@ -164,10 +164,10 @@ class Jobs(NamedTuple):
     folder: Path
     identity: ReplicaIdentity
     keeper: Keeper
-    givers: Givers
+    peers: ArchivePeers
     api: CatchUpApi
     trimmer: Trimmer
-    own: Callable[[], Own]
+    own: Callable[[], ReplicaHoldings]
     mirroring: Callable[[], Coroutine[None, None, None]]
 
 
@@ -194,7 +194,7 @@ async def _working(jobs: Jobs, followed: Followed, ends: AskEnds, ports: Ports) 
         group.create_task(_fill(jobs, began, follower))
         # A replica that is still behind would announce and truncate by an old state.
         await followed.caught_up.wait()
-        group.create_task(tell(ports.commander, image, jobs.own))
+        group.create_task(send_due_commands(ports.commander, image, jobs.own))
         is_certain = lambda: follower.failure is None and not follower.is_suspended  # noqa: E731
         group.create_task(truncate(ports.delete, image, ends, is_certain))
         group.create_task(jobs.trimmer.run())
@@ -287,7 +287,7 @@ async def _fill(jobs: Jobs, began: int, follower: LogFollower) -> None:
     keeper, api, pause_s = jobs.keeper, jobs.api, FIRST_PAUSE_S
     while True:
         before = [*gaps(keeper.archive.segments.spans(), began)]
-        api.filling = await fill(keeper, jobs.givers, began, follower.image)
+        api.filling = await fill(keeper, jobs.peers, began, follower.image)
         if not api.filling:
             await pause(LAST_PAUSE_S)
             began = keeper.last
@@ -299,13 +299,13 @@ async def _fill(jobs: Jobs, began: int, follower: LogFollower) -> None:
             await pause(pause_s)
 
 
-def own_of(
+def holdings_of(
     identity: ReplicaIdentity,
     settings: CatchUpSettings,
     address: str,
     archive: Archive,
     trimmer: Trimmer,
-) -> Own:
+) -> ReplicaHoldings:
     """Return what this replica can answer for now.
 
     Files that were deleted by hand are no longer included.
@@ -317,7 +317,7 @@ def own_of(
         HeldSnapshot(kept.head, archive.snapshots.hash_of(kept), kept.size_bytes)
         for kept in snapshots[: settings.snapshots_kept]
     )
-    return Own(
+    return ReplicaHoldings(
         identity,
         settings.dc,
         settings.rack,

@@ -60,17 +60,19 @@ class Trimmer:
         """
         self._keeper = keeper
         self._image = image
-        self._seen = (0, 0)
-        """The archive's beginning in the log, and the newest epoch when it was first seen."""
+        self._trimmed_epoch = 0
+        """The archive's beginning in the log."""
+        self._trim_read_at = 0
+        """The newest epoch when that beginning was first read. The trim is in it or before it."""
         self._identity = identity
         self._store = store
-        self._last_told = ""
+        self._logged_reason = ""
 
     async def run(self) -> None:
         """Run forever. Read failures are logged and retried."""
         while True:
             try:
-                await self.look()
+                await self.step()
                 await asyncio.sleep(LOOK_S)
             except (
                 LogError,
@@ -83,16 +85,18 @@ class Trimmer:
                 log.warning("the archive is not trimmed now", why=str(error))
                 await asyncio.sleep(AGAIN_S)
 
-    async def look(self) -> None:
+    async def step(self) -> None:
         """Do one step. Raises the errors of reading and writing the archive."""
         image, keeper = self._image(), self._keeper
         archive = image.archive
         proposed, trimmed = archive.proposed, archive.trimmed
         keeper.needed = frozenset(each.epoch for each in (proposed, trimmed) if each is not None)
-        if trimmed is not None and self._is_to_go(trimmed.epoch):
-            if self._seen[0] != trimmed.epoch:
-                self._seen = trimmed.epoch, image.epoch
-            if self._is_there(trimmed.epoch) and self._is_certain():
+        if trimmed is not None and self._holds_older(trimmed.epoch):
+            if self._trimmed_epoch != trimmed.epoch:
+                self._trimmed_epoch, self._trim_read_at = trimmed.epoch, image.epoch
+            # A recovery from this archive must preserve the trim itself.
+            has_trim = keeper.archive.segments.last >= self._trim_read_at
+            if self._is_complete_from(trimmed.epoch) and has_trim:
                 await self._trim(trimmed.epoch, trimmed.state_id, trimmed.hash)
         if proposed is None:
             self.vote = None
@@ -100,7 +104,7 @@ class Trimmer:
             # Clear the old vote first. It must not stand for the new proposal if the snapshot
             # cannot be read.
             self.vote, self._voted_on = None, proposed
-            if self._is_there(proposed.epoch):
+            if self._is_complete_from(proposed.epoch):
                 state_id = bytes.fromhex(proposed.state_id)
                 kept = await keeper.snapshot_at(proposed.epoch, state_id)
                 self.vote = AgreeToTrim(
@@ -114,43 +118,37 @@ class Trimmer:
     async def _trim(self, epoch: int, state_id: str, hash_: str) -> None:
         kept = await self._keeper.snapshot_at(epoch, bytes.fromhex(state_id))
         if kept.hash != hash_:
-            self._tell(f"its snapshot of epoch {epoch} is not what the members agreed on")
+            self._log_reason(f"its snapshot of epoch {epoch} is not what the members agreed on")
             return
         gone = await self._keeper.trim(epoch)
         metrics.trimmed_epochs.inc(gone)
         log.info("the archive begins later", epoch=epoch, deleted=gone)
 
-    def _is_certain(self) -> bool:
-        """Return whether this archive contains the trim itself, so that a recovery from here
-        preserves it.
-        """
-        return self._keeper.archive.segments.last >= self._seen[1]
-
-    def _is_to_go(self, epoch: int) -> bool:
+    def _holds_older(self, epoch: int) -> bool:
         archive = self._keeper.archive
         snapshots = (kept.head.epoch for kept in archive.snapshots.all())
         return any(e < epoch for e in (*snapshots, *(s.first for s in archive.segments.spans())))
 
-    def _is_there(self, epoch: int) -> bool:
+    def _is_complete_from(self, epoch: int) -> bool:
         """Return whether every epoch from this one on is here, and the store has everything
         before it.
         """
         segments = self._keeper.archive.segments
         if not segments.first <= epoch <= segments.last:
-            self._tell(f"epochs from {epoch} on are not all here yet")
+            self._log_reason(f"epochs from {epoch} on are not all here yet")
             return False
         if self._store is not None:
             stored = self._store()
             if stored.why or stored.epoch < epoch:
-                self._tell(f"the store has epochs up to {stored.epoch} yet, and not {epoch}")
+                self._log_reason(f"the store has epochs up to {stored.epoch} yet, and not {epoch}")
                 return False
         return True
 
-    def _tell(self, why: str) -> None:
+    def _log_reason(self, why: str) -> None:
         """Log the reason, once until it changes."""
-        if why != self._last_told:
+        if why != self._logged_reason:
             log.info("the archive is not trimmed yet", why=why)
-        self._last_told = why
+        self._logged_reason = why
 
 
 def older_in(image: Image) -> str:

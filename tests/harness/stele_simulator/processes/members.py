@@ -18,7 +18,7 @@ from stele.agent.identity import STORE_FILE as NODE_STORE_FILE
 from stele.agent.member import membership
 from stele.agent.settings import AgentSettings
 from stele.catch_up import replica
-from stele.catch_up.filling import Givers
+from stele.catch_up.filling import ArchivePeers
 from stele.catch_up.http import CatchUpApi
 from stele.catch_up.identity import identity_of
 from stele.catch_up.keeper import Keeper
@@ -27,8 +27,8 @@ from stele.catch_up.replica import (
     Ports,
     archiving,
     check_recoverable,
+    holdings_of,
     no_mirror,
-    own_of,
     recover_and_end,
 )
 from stele.catch_up.settings import CatchUpSettings
@@ -422,7 +422,7 @@ class ReplicaMachine(Machine):
         )
         self.keeper = keeper = Keeper(archive, settings.snapshots_kept, settings.sync_interval_s)
         others = world.catch_up(self)
-        givers = Givers(others, None, CLUSTER)
+        peers = ArchivePeers(others, None, CLUSTER)
         ports = Ports(
             open_log=open_log,
             is_topic_missing=_it_is_there,
@@ -432,7 +432,7 @@ class ReplicaMachine(Machine):
             end=self.end,
         )
         try:
-            async with archiving(keeper, givers, ports) as (followed, ends):
+            async with archiving(keeper, peers, ports) as (followed, ends):
                 self.followed = followed
                 recovering = partial(recover_and_end, keeper, followed, ports)
                 checking = partial(check_recoverable, keeper, followed, ports)
@@ -441,8 +441,8 @@ class ReplicaMachine(Machine):
                 )
                 follower = followed.follower
                 trimmer = Trimmer(keeper, lambda: follower.image, identity, None)
-                held = partial(own_of, identity, settings, self.url, archive, trimmer)
-                jobs = Jobs(folder, identity, keeper, givers, api, trimmer, held, no_mirror)
+                held = partial(holdings_of, identity, settings, self.url, archive, trimmer)
+                jobs = Jobs(folder, identity, keeper, peers, api, trimmer, held, no_mirror)
                 work = asyncio.ensure_future(replica.working(jobs, followed, ends, ports))
                 stop = Stop()
                 async with (
