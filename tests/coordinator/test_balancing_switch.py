@@ -235,7 +235,9 @@ def test_late_and_user_migrations_are_not_cancelled_by_the_switch() -> None:
 def test_drain_is_not_cancelled_by_the_switch() -> None:
     world = two_tables()
     world.balances = True
-    world.until(lambda: not world.image.requests.open and held_by(world.image)["d1"] > 8, "rest")
+    world.until(
+        lambda: not world.image.requests.unfinished_by_id and held_by(world.image)["d1"] > 8, "rest"
+    )
     assert world.apply(Leave("a1"), "leave") is None
     assert world.apply(SwitchBalancingOff(abort_at_ms=world.now_ms)) is None
     epoch = world.image.epoch

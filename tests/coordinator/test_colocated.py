@@ -187,9 +187,9 @@ def test_tablet_of_a_group_has_one_move_or_repair_at_a_time() -> None:
     assert world.apply(MoveTablets((elsewhere(world, 0, VIEW),)), "move") is None
     assert code_of(world.apply(MoveTablets((elsewhere(world, 0, TABLE),)))) == "tablet_moves"
     both = (elsewhere(world, 1, VIEW), elsewhere(world, 1, TABLE))
-    before = {*world.image.requests.open}
+    before = {*world.image.requests.unfinished_by_id}
     assert world.apply(MoveTablets(both)) is None
-    assert len({*world.image.requests.open} - before) == 1
+    assert len({*world.image.requests.unfinished_by_id} - before) == 1
     world.run()
     assert status_of(world, "move") is RequestStatus.DONE
     assert world.apply(RepairTablets((TabletRepair(table=VIEW, tablet=2),)), "repair") is None
@@ -371,7 +371,9 @@ def test_replication_change_counts_a_group_once() -> None:
     assert world.apply(KeyspaceRfChange("music", {"dc1": 3}), "change") is None
     world.until(lambda: status_of(world, "change") is RequestStatus.DONE, "the change")
     assert {len(each.reads) for each in tablets(world, VIEW)} == {3}
-    moves = [r for image in world.images for r in image.requests.open.values() if r.recounts]
+    moves = [
+        r for image in world.images for r in image.requests.unfinished_by_id.values() if r.recounts
+    ]
     assert {r.table_id for r in moves} == {row(world, TABLE).table_id}
 
 
@@ -403,7 +405,7 @@ def test_group_stays_together_under_random_commands(seed: int) -> None:
                     AlterTable(name, reset=("min_tablet_count",)),
                 )
             ),
-            Cancel(chance.choice([*world.image.requests.open, "none"])),
+            Cancel(chance.choice([*world.image.requests.unfinished_by_id, "none"])),
         )
         return chance.choice(commands)
 
@@ -427,7 +429,7 @@ def test_group_stays_together_under_random_commands(seed: int) -> None:
     world.balances = True
     for name in (TABLE, *views):
         world.apply(SwitchBalancingOn(name))
-    world.until(lambda: not world.image.requests.open, "all requests to end", 900)
+    world.until(lambda: not world.image.requests.unfinished_by_id, "all requests to end", 900)
     image = world.image
     again = apply_facts(EMPTY_FOR_FOLLOWERS, image_to_facts(image))
     assert again.schema == image.schema and again.ring == image.ring

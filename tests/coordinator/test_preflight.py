@@ -169,7 +169,10 @@ def test_plan_equals_the_outcome(seed: int, choice: int) -> None:
     world.balances = plan.refusal is not None
     # The removal after a replacement waits for the balancer, and is no part of the plan.
     world.until(
-        lambda: ASK not in world.image.requests.open and not world.image.topology.transitions,
+        lambda: (
+            ASK not in world.image.requests.unfinished_by_id
+            and not world.image.topology.transitions
+        ),
         "the end of the request",
     )
     request = world.image.requests.requests[ASK]

@@ -179,9 +179,16 @@ def test_change_from_a_number_to_a_rack_list_moves_only_what_it_must() -> None:
     assert {len(row.reads) for _, row in in_service(world)} == {2}
     request = world.image.request(CHANGE)
     assert request is not None and request.replicas_to_move == beside
-    moves = [r for image in world.images for r in image.requests.open.values() if r.moves_replica]
+    moves = [
+        r
+        for image in world.images
+        for r in image.requests.unfinished_by_id.values()
+        if r.moves_replica
+    ]
     assert len({move.request_id for move in moves}) == beside
-    at_once = [sum(r.moves_replica for r in i.requests.open.values()) for i in world.images]
+    at_once = [
+        sum(r.moves_replica for r in i.requests.unfinished_by_id.values()) for i in world.images
+    ]
     assert max(at_once) >= 4
     world.until(world.at_rest, "rest", 600)
     held = Counter(name for row in tablets(world) for name in row.reads)

@@ -159,10 +159,12 @@ def test_restricted_repair_covers_all_tablets_of_a_table() -> None:
     (wait,) = (w for w in world.brain.steps.waits if REPAIR in w.request_ids)
     assert "of 16 tablets of music.songs to be repaired among replicas of dc2" in wait.what
     assert round_trip(world.image) == world.image.repairs
-    why = {r.reason for image in world.images for r in image.requests.open.values()}
+    why = {r.reason for image in world.images for r in image.requests.unfinished_by_id.values()}
     assert "ada has asked for the repair of music.songs among replicas of dc2" in why
     done(world)
-    own = [r for i in world.images for r in i.requests.open.values() if r.repairs_tablet]
+    own = [
+        r for i in world.images for r in i.requests.unfinished_by_id.values() if r.repairs_tablet
+    ]
     assert {r.among for r in own if r.request_id != "one"} == {Among((), ("dc2",))}
     assert times(world) == before
     assert not world.image.repairs.restricted

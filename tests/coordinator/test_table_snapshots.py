@@ -217,7 +217,7 @@ def test_all_tablets_are_restored_within_the_stream_limits() -> None:
     busiest = 0
     for image in world.images[began:]:
         nodes = Counter[str]()
-        for request in image.requests.open.values():
+        for request in image.requests.unfinished_by_id.values():
             transition = image.topology.transitions.get(request.request_id)
             if request.restores_tablet and (
                 transition is None or transition.state is TransitionState.RESTORE
@@ -288,7 +288,7 @@ def test_cancelled_restore_ends_its_tablet_restores() -> None:
     asks(world, restore(), BACK)
 
     def going() -> list[Request]:
-        return [r for r in world.image.requests.open.values() if r.restores_tablet]
+        return [r for r in world.image.requests.unfinished_by_id.values() if r.restores_tablet]
 
     def under_way() -> bool:
         return any(request.status is RequestStatus.RUNNING for request in going())

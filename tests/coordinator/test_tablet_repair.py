@@ -76,7 +76,7 @@ def ordered(world: World, node_id: str) -> list[Order]:
 def repairing(image: Image) -> list[str]:
     """Return replicas of tablets that stream now, or are about to."""
     found = list[str]()
-    for request in image.requests.open.values():
+    for request in image.requests.unfinished_by_id.values():
         transition = image.topology.transitions.get(request.request_id)
         streams = transition is None or transition.state is TransitionState.REPAIR
         if request.repairs_tablet and streams:
@@ -269,7 +269,9 @@ def test_oldest_tablets_are_repaired_first() -> None:
     world.balances = True
     while status_of(world, REPAIR) is not RequestStatus.DONE:
         world.tick()
-        going = [r.tablet for r in world.image.requests.open.values() if r.repairs_tablet]
+        going = [
+            r.tablet for r in world.image.requests.unfinished_by_id.values() if r.repairs_tablet
+        ]
         order += [tablet for tablet in going if tablet not in order]
         assert world.now_s < 900
     assert order == [1, 2, 0, 3]

@@ -126,7 +126,7 @@ def test_many_tablets_change_in_parallel_within_the_stream_limits() -> None:
     adding = [
         [
             request
-            for request in image.requests.open.values()
+            for request in image.requests.unfinished_by_id.values()
             if request.recounts and streams_yet(image, request.request_id)
         ]
         for image in world.images

@@ -117,4 +117,4 @@ def test_open_requests_are_those_that_are_not_finished(finished: FinishedRequest
     for image in finished.history.images:
         statuses = {i: r.status for i, r in image.requests.requests.items()}
         open_ = {i for i, status in statuses.items() if status in ("pending", "running")}
-        assert {*image.requests.open} == open_
+        assert {*image.requests.unfinished_by_id} == open_

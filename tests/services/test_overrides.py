@@ -67,7 +67,10 @@ async def at_rest(cluster: Deployment) -> int:
 
     def settled() -> bool:
         image = cluster.image
-        return not (image.topology.transitions or image.requests.open) and image.topology.settled()
+        return (
+            not (image.topology.transitions or image.requests.unfinished_by_id)
+            and image.topology.settled()
+        )
 
     await cluster.newest_image()
     await until(settled, "nothing is under way")

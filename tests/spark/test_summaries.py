@@ -199,7 +199,7 @@ def test_requests_that_end_between_two_writes_have_exact_rows(
     running = next(
         image.epoch
         for image in images(log)
-        for request in image.requests.open.values()
+        for request in image.requests.unfinished_by_id.values()
         if request.moves_replica and request.status is RequestStatus.RUNNING
     )
     for epoch in epochs:
@@ -222,7 +222,7 @@ def test_request_with_an_unseen_end_has_status_unknown(tmp_path: Path) -> None:
     tables = Derived(TableStore(tmp_path))
     tables.write_summaries({"c": history.image})
     known = written(tmp_path, "requests")
-    none = msgspec.structs.replace(history.image.requests, requests=Map(), open=Map())
+    none = msgspec.structs.replace(history.image.requests, requests=Map(), unfinished_by_id=Map())
     later = msgspec.structs.replace(history.image, epoch=history.image.epoch + 9, requests=none)
     tables.write_summaries({"c": later})
     found = written(tmp_path, "requests")

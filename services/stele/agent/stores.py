@@ -304,7 +304,7 @@ class SplitPreparation:
         return tuple(i for i in image.requests.resizing() if self._is_prepared(image, i))
 
     def _is_prepared(self, image: Image, request_id: str) -> bool:
-        request = image.requests.open[request_id]
+        request = image.requests.unfinished_by_id[request_id]
         # Every table is asked, so that all of them begin at the same time.
         split = [self._is_split(data_id, request) for data_id in _to_split(image, request)]
         return all(split)

@@ -82,7 +82,7 @@ def _at_this_round(memory: Memory, seen: Observed) -> Memory:
     nodes = seen.image.membership.nodes.values()
     cleanups = {node.cleanup_session() for node in nodes if node.cleanup_since}
     sessions = {*topology.sessions(), *cleanups}
-    timed = {*topology.transitions, *seen.image.requests.open}
+    timed = {*topology.transitions, *seen.image.requests.unfinished_by_id}
     return Memory(
         round=round_,
         since_s=seen.now_s,

@@ -487,7 +487,7 @@ def transition_flaws(image: Image) -> Iterator[Flaw]:
             yield Flaw(place, f"there is no table {request.table_id}")
         if request.keyspace_id and request.keyspace_id not in image.schema.by_id:
             yield Flaw(place, f"there is no keyspace {request.keyspace_id}")
-    for id_ in sorted(carried - {*image.requests.open}):
+    for id_ in sorted(carried - {*image.requests.unfinished_by_id}):
         yield Flaw(
             f"request {id_}", "a transition carries it out, and it is not there or has ended"
         )

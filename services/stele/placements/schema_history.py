@@ -131,7 +131,7 @@ def _request_behind(
     return next(
         (
             request
-            for request in before.requests.open.values()
+            for request in before.requests.unfinished_by_id.values()
             if (request.drops or request.replication)
             and (request.table_id or request.keyspace_id) in ids
         ),

@@ -186,7 +186,9 @@ class Balancer:
         goes_on = image.requests.resizing() or last.moves or last.resizes
         if not image.schema.with_tablets():
             return BalanceState.NO_TABLETS
-        if goes_on or any(request.moves_replica for request in image.requests.open.values()):
+        if goes_on or any(
+            request.moves_replica for request in image.requests.unfinished_by_id.values()
+        ):
             return BalanceState.BALANCING
         if last.stuck or to_leave:
             return BalanceState.STALLED

@@ -255,7 +255,7 @@ def test_edit_is_found_as_a_flaw(name: str) -> None:
 
 UNDER_WAY: dict[str, tuple[Callable[[Image], Image], str]] = {
     "missing request": (
-        lambda image: replace(image, requests=replace(image.requests, open=Map())),
+        lambda image: replace(image, requests=replace(image.requests, unfinished_by_id=Map())),
         "a transition carries it out, and it is not there",
     ),
     "missing node of a request": (

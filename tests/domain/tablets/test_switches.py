@@ -106,14 +106,14 @@ def test_ended_balancer_move_is_removed_from_the_state() -> None:
     target = free_move(world, 0).to_node
     world.nodes[target].fails = 2 * world.limits.attempts
     assert as_balancer(world, MoveTablets((free_move(world, 0),)), "fails") == ""
-    world.until(lambda: not world.image.requests.open, "its end")
+    world.until(lambda: not world.image.requests.unfinished_by_id, "its end")
     assert world.image.request(named("fails")) is None
     rows = [f for epoch in world.epochs for f in epoch.facts if isinstance(f, RequestChanged)]
     assert rows[-1].request.status is RequestStatus.FAILED, "the log has it"
     world.until(lambda: not world.image.membership.uncleaned(), "its rows to be deleted")
     world.nodes[target].fails = 2 * world.limits.attempts
     assert world.apply(MoveTablets((free_move(world, 0),)), "mine") is None
-    world.until(lambda: not world.image.requests.open, "its end")
+    world.until(lambda: not world.image.requests.unfinished_by_id, "its end")
     mine = world.image.request("mine")
     assert mine is not None and mine.status is RequestStatus.FAILED
 

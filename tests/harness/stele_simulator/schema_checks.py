@@ -32,7 +32,7 @@ _NOT_USER: Final = {
 
 def check_schema(before: Image, after: Image) -> None:
     """Check the objects that an epoch leaves. Raises Violation."""
-    if after.requests.open is not before.requests.open:
+    if after.requests.unfinished_by_id is not before.requests.unfinished_by_id:
         _check_views(after)
     if after.schema is before.schema:
         return
@@ -234,7 +234,9 @@ def _check_views(after: Image) -> None:
 
 def _dropping(image: Image) -> set[str]:
     """Return the ids of tables and keyspaces whose drop was accepted."""
-    return {r.table_id or r.keyspace_id for r in image.requests.open.values() if r.drops}
+    return {
+        r.table_id or r.keyspace_id for r in image.requests.unfinished_by_id.values() if r.drops
+    }
 
 
 def _check_dropped(before: Image, after: Image) -> None:

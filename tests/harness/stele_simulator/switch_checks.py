@@ -26,7 +26,7 @@ def check_switches(before: Image, after: Image) -> None:
 
 def _new(before: Image, after: Image) -> Iterator[Request]:
     """Return new requests and transitions of the balancer. A repair does not move its tablet."""
-    for request_id, request in after.requests.open.items():
+    for request_id, request in after.requests.unfinished_by_id.items():
         asked = request_id not in before.requests.requests
         begun = request_id in after.topology.transitions
         begins = begun and request_id not in before.topology.transitions
@@ -52,7 +52,9 @@ def _switches(image: Image, request: Request) -> list[int]:
 
 def _is_drained(image: Image, node_id: str) -> bool:
     node = image.membership.nodes.get(node_id)
-    leaves = any(r.removes_node and r.node_id == node_id for r in image.requests.open.values())
+    leaves = any(
+        r.removes_node and r.node_id == node_id for r in image.requests.unfinished_by_id.values()
+    )
     return node is not None and (leaves or bool(node.excluded_since) or not node.tokens)
 
 
@@ -61,7 +63,9 @@ def _is_recount(image: Image, request: Request) -> bool:
     racks is under way.
     """
     keyspace = image.schema.by_id[image.schema.tables[request.table_id].keyspace_id]
-    changes = [r for r in image.requests.open.values() if r.keyspace_id == keyspace.keyspace_id]
+    changes = [
+        r for r in image.requests.unfinished_by_id.values() if r.keyspace_id == keyspace.keyspace_id
+    ]
     if request.from_node and request.to_node:
         one, two = (image.membership.nodes[n] for n in (request.from_node, request.to_node))
         named = [keyspace.racks, *(change.racks for change in changes)]

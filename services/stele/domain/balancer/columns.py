@@ -150,7 +150,7 @@ def _list_racks(image: Image, state: BalanceColumns, tables: list[Table]) -> Non
 
 def _count_streams(image: Image, state: BalanceColumns, place: Mapping[str, int]) -> None:
     """Reserve the streams of each request that has not finished streaming, by shard."""
-    for request in image.requests.open.values():
+    for request in image.requests.unfinished_by_id.values():
         transition = image.topology.transitions.get(request.request_id)
         streams_yet = transition is None or (
             # A marked transition is on its way back and streams nothing more.
@@ -246,7 +246,7 @@ def _afterwards(image: Image) -> dict[str, list[tuple[int, dict[str, int]]]]:
 
 def _asked(image: Image) -> Iterator[tuple[Request, str]]:
     """Yield the moves, repairs and restores that have not begun, each with its map."""
-    for request in image.requests.open.values():
+    for request in image.requests.unfinished_by_id.values():
         changes = request.moves_replica or request.stays_in_place
         if changes and request.status is RequestStatus.PENDING:
             table = image.schema.tables.get(request.table_id)

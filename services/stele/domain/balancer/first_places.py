@@ -182,7 +182,7 @@ def _changes(image: Image) -> Iterator[tuple[Table, Shards]]:
         change = Shards((row.places_before() if transition.mark else row.places_after()).items())
         change.subtract(_reads(placements[name].row_for(row.end)).items())
         yield tables[name.removeprefix(TABLET_MAP)], change
-    for request in image.requests.open.values():
+    for request in image.requests.unfinished_by_id.values():
         if not request.moves_replica or request.status is not RequestStatus.PENDING:
             continue
         table = tables.get(request.table_id)

@@ -338,7 +338,11 @@ def _no_room(image: Image, wanted: Replication) -> Iterator[str]:
     Members that are down count, and so do nodes that are about to replace dead ones.
     """
     # A replacement provides a member soon, so a change that needs it is not hopeless.
-    replacing = {request.node_id for request in image.requests.open.values() if request.replaced_id}
+    replacing = {
+        request.node_id
+        for request in image.requests.unfinished_by_id.values()
+        if request.replaced_id
+    }
     coming = [node for n in sorted(replacing) if (node := image.node(n)) is not None]
     for dc, rf in sorted(wanted.copies.items()):
         there = [*room(image, dc), *(node for node in coming if node.dc == dc)]

@@ -137,7 +137,7 @@ def next_tablet_count(
 
 def _asked(image: Image) -> dict[str, Request]:
     """Return the unfinished resizes by the id of their table."""
-    return {r.table_id: r for r in image.requests.open.values() if r.resizes}
+    return {r.table_id: r for r in image.requests.unfinished_by_id.values() if r.resizes}
 
 
 def _next_of_all(

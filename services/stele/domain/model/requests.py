@@ -327,13 +327,13 @@ limit.
 class RequestsImage(msgspec.Struct, frozen=True, dict=True):
     """The requests of a cluster.
 
-    ``open`` holds the unfinished ones of ``requests``. ``forgotten`` is the forgotten request that
-    ended last; all that ended later are in ``requests``. ``changes`` maps a keyspace's id to the id
-    of the unfinished request that changes its replication.
+    ``unfinished_by_id`` holds the pending and running ones of ``requests``. ``forgotten`` is the
+    forgotten request that ended last; all that ended later are in ``requests``. ``changes`` maps a
+    keyspace's id to the id of the unfinished request that changes its replication.
     """
 
     requests: Map[str, Request] = Map()
-    open: Map[str, Request] = Map()
+    unfinished_by_id: Map[str, Request] = Map()
     forgotten: RequestForgotten | None = None
     changes: Map[str, str] = Map()
 
@@ -344,7 +344,9 @@ class RequestsImage(msgspec.Struct, frozen=True, dict=True):
     @cached_property
     def _in_order(self) -> tuple[Request, ...]:
         """Kept, because each look of the coordinator reads them several times."""
-        return tuple(sorted(self.open.values(), key=lambda r: (r.submitted_epoch, r.request_id)))
+        return tuple(
+            sorted(self.unfinished_by_id.values(), key=lambda r: (r.submitted_epoch, r.request_id))
+        )
 
     def pending(self) -> list[Request]:
         """Return the requests that wait to be started, the oldest first."""
@@ -352,14 +354,14 @@ class RequestsImage(msgspec.Struct, frozen=True, dict=True):
 
     def going(self) -> frozenset[str]:
         """Return the nodes that are about to leave. Room and racks are counted without them."""
-        return frozenset(r.node_id for r in self.open.values() if r.removes_node)
+        return frozenset(r.node_id for r in self.unfinished_by_id.values() if r.removes_node)
 
     def replaced(self) -> frozenset[str]:
         """Return the nodes that are about to be replaced.
 
         Their tablets wait for the new nodes.
         """
-        return frozenset(r.replaced_id for r in self.open.values() if r.replaced_id)
+        return frozenset(r.replaced_id for r in self.unfinished_by_id.values() if r.replaced_id)
 
     def in_replacement(self) -> frozenset[str]:
         """Return the nodes of open replacements, the dead and the new ones.
@@ -367,16 +369,16 @@ class RequestsImage(msgspec.Struct, frozen=True, dict=True):
         No tablet moves from or to them. A new node takes the tablets of the dead one first, so the
         plan of a replacement is what happens.
         """
-        new = frozenset(r.node_id for r in self.open.values() if r.replaced_id)
+        new = frozenset(r.node_id for r in self.unfinished_by_id.values() if r.replaced_id)
         return self.replaced() | new
 
     def resizing(self) -> tuple[str, ...]:
         """Return the ids of the requests that change a table's number of tablets."""
-        return tuple(sorted(r.request_id for r in self.open.values() if r.resizes))
+        return tuple(sorted(r.request_id for r in self.unfinished_by_id.values() if r.resizes))
 
     def table_repairs(self) -> dict[str, Request]:
         """Return the requests that repair all tablets of a table, by the table's id."""
-        found = (r for r in self.open.values() if r.repairs and not r.repairs_tablet)
+        found = (r for r in self.unfinished_by_id.values() if r.repairs and not r.repairs_tablet)
         return {request.table_id: request for request in found}
 
     def reconfigurations(self) -> list[Request]:

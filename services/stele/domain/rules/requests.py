@@ -130,7 +130,7 @@ def _surplus(image: Image, now_ms: int) -> list[Request]:
     ended = (r.ended_ms for r in requests.requests.values() if r.finished_epoch)
     old = sum(ended_ms < since_ms for ended_ms in ended)
     # The request that ends now counts too.
-    many = len(requests.requests) - len(requests.open) + 1 - FINISHED.of(settings)
+    many = len(requests.requests) - len(requests.unfinished_by_id) + 1 - FINISHED.of(settings)
     return requests.finished_first(max(old, many, 0))
 
 
@@ -139,7 +139,7 @@ def check_no_request(image: Image, node: Node) -> Rejection | None:
     current = image.request(node.request_id)
     if current is not None and current.replaced_id == node.node_id:
         # A replaced node keeps the replacement as its request, and its removal may be open.
-        own = (r for r in image.requests.open.values() if r.node_id == node.node_id)
+        own = (r for r in image.requests.unfinished_by_id.values() if r.node_id == node.node_id)
         current = next(own, current)
     if current is None or current.status not in UNFINISHED:
         return None
@@ -211,7 +211,7 @@ def open_tablets(image: Image, which: Callable[[Request], bool]) -> set[Tablet]:
     """Return the tablets of matching requests that are open or pending."""
     return {
         (request.table_id, request.tablet)
-        for request in image.requests.open.values()
+        for request in image.requests.unfinished_by_id.values()
         if which(request) and names_tablet(image, request)
     }
 

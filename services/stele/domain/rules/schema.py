@@ -56,7 +56,7 @@ def accepted_drops(image: Image, actor: str = "") -> Drops:
     table whose drop may still be cancelled. It would otherwise be refused repeatedly until the drop
     begins.
     """
-    found = (r for r in image.requests.open.values() if r.drops)
+    found = (r for r in image.requests.unfinished_by_id.values() if r.drops)
     return {
         drop.table_id or drop.keyspace_id: drop
         for drop in found

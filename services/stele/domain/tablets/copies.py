@@ -96,7 +96,7 @@ class Between(NamedTuple):
 def change_of(image: Image, keyspace: Keyspace) -> Request | None:
     """Return the request that changes the keyspace's number of replicas, in either direction."""
     request_id = image.requests.changes.get(keyspace.keyspace_id)
-    return None if request_id is None else image.requests.open[request_id]
+    return None if request_id is None else image.requests.unfinished_by_id[request_id]
 
 
 def is_required(image: Image, table: Table, move: HasNodes) -> bool:
@@ -297,5 +297,9 @@ def moves_of(image: Image, keyspace: Keyspace) -> Iterable[Request]:
     Moves count only if they bring a replica to another listed rack.
     """
     tables = {table.table_id: table for table in image.schema.tables_of(keyspace)}
-    mine = (r for r in image.requests.open.values() if r.moves_replica and r.table_id in tables)
+    mine = (
+        r
+        for r in image.requests.unfinished_by_id.values()
+        if r.moves_replica and r.table_id in tables
+    )
     return (r for r in mine if r.recounts or is_required(image, tables[r.table_id], r))

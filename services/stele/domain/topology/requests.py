@@ -161,14 +161,14 @@ def _check_pending(request: Request) -> Rejection | None:
 
 
 def request_changed(image: RequestsImage, fact: RequestChanged) -> RequestsImage:
-    request, open_ = fact.request, image.open
+    request, unfinished = fact.request, image.unfinished_by_id
     if request.status in UNFINISHED:
-        open_ = open_.set(request.request_id, request)
-    elif request.request_id in open_:
-        open_ = open_.delete(request.request_id)
+        unfinished = unfinished.set(request.request_id, request)
+    elif request.request_id in unfinished:
+        unfinished = unfinished.delete(request.request_id)
     return RequestsImage(
         image.requests.set(request.request_id, request),
-        open_,
+        unfinished,
         image.forgotten,
         _changes(image.changes, request),
     )
@@ -191,7 +191,7 @@ def request_forgotten(image: RequestsImage, fact: RequestForgotten) -> RequestsI
         requests = requests.delete(fact.request_id)
     if newest is None or fact.finished_epoch >= newest.finished_epoch:
         newest = fact
-    return RequestsImage(requests, image.open, newest, image.changes)
+    return RequestsImage(requests, image.unfinished_by_id, newest, image.changes)
 
 
 def to_facts(image: RequestsImage) -> Iterable[RequestsFact]:

@@ -175,7 +175,7 @@ async def a_session_closes(company: Company) -> None:
         return session in company.watch.sessions_of(target)
 
     await company.until(in_use, "session-is-reported", target, "session in use", ANSWER_S)
-    requests = company.image.requests.open.values()
+    requests = company.image.requests.unfinished_by_id.values()
     moving = next(r for r in requests if r.moves_replica)
     await company.command(Cancel(moving.request_id))
     closed = lambda: session not in company.image.topology.sessions()  # noqa: E731
@@ -209,7 +209,7 @@ async def _done(
 
     Raises Wrong when it is not reached in time, or when the request ended without it.
     """
-    ended = lambda: condition() or not company.image.requests.open  # noqa: E731
+    ended = lambda: condition() or not company.image.requests.unfinished_by_id  # noqa: E731
     await company.until(ended, rule, name, what, WORK_S)
     if not condition():
         raise Wrong(rule, name, f"no {what}: the request for it was given up")

@@ -37,8 +37,12 @@ class BackupWitness:
         """By the snapshot."""
 
     def changed(self, before: Image, after: Image) -> None:
-        for id_, request in after.requests.open.items():
-            if id_ not in before.requests.open and request.tag and not request.restore_id:
+        for id_, request in after.requests.unfinished_by_id.items():
+            if (
+                id_ not in before.requests.unfinished_by_id
+                and request.tag
+                and not request.restore_id
+            ):
                 data_id = after.schema.data_of(after.schema.tables[request.table_id]).data_id
                 stores = self._world.stores
                 self._noted[id_] = Noted(stores.age(), stores.acknowledged(data_id))

@@ -330,7 +330,11 @@ def _newest_ms(image: Image, table: Table) -> int:
     """
     tablets = len(image.ring.placements[table.placement])
     times = [image.repairs.of(table.table_id, tablets, restricted=each) for each in (False, True)]
-    mine = (r for r in image.requests.open.values() if r.repairs and r.table_id == table.table_id)
+    mine = (
+        r
+        for r in image.requests.unfinished_by_id.values()
+        if r.repairs and r.table_id == table.table_id
+    )
     return max(int(np.max(times)), max((r.submitted_ms for r in mine), default=0))
 
 

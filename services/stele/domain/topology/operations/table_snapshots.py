@@ -97,7 +97,7 @@ def _check_expiry(expire_s: int) -> Rejection | None:
 
 
 def _check_tag(image: Image, tag: str) -> Rejection | None:
-    taken = any(r.tag == tag and not r.restore_id for r in image.requests.open.values())
+    taken = any(r.tag == tag and not r.restore_id for r in image.requests.unfinished_by_id.values())
     if taken or image.table_snapshots.named(tag):
         return Rejection(
             "snapshot_exists",

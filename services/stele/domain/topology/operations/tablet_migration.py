@@ -94,7 +94,7 @@ class Shards:
             self._held[node_id, table.table_id] = counts
             total += counts
         self._held[node_id, ""] = total
-        for request in self._image.requests.open.values():
+        for request in self._image.requests.unfinished_by_id.values():
             if request.to_node == node_id and request.to_shard >= 0:
                 total[request.to_shard] += 1
                 if (node_id, request.table_id) in self._held:
