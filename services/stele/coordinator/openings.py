@@ -104,8 +104,8 @@ def openings(context: StepContext) -> Openings:
             continue
         prospect = context.prospect(group)
         planned = prospect.planned
-        # A held request locks nothing while it waits, so it has no place in the queue.
-        if planned.held:  # other requests carry it out, so it needs no node
+        # A blocked request locks nothing while it waits, so it has no place in the queue.
+        if planned.blocked:  # other requests carry it out, so it needs no node
             actions.append(_wait_for_room(_ids(group), planned.refusal, ""))
             continue
         start = startable(context, group)
@@ -213,7 +213,7 @@ def _with_room(
     be planned together are planned one by one.
     """
     planned, ids = prospect.planned, _ids(group)
-    if planned.held:
+    if planned.blocked:
         return Openings(actions=[_wait_for_room(ids, planned.refusal, "")])
     if planned.transition is not None:
         mine, want = prospect.locks, prospect.needs

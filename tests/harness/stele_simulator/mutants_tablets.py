@@ -228,7 +228,7 @@ def tablet_is_rebuilt_from_one(patch: Patch) -> None:
 def nodes_leave_with_their_tablets(patch: Patch) -> None:
     """A leave or removal does not wait until the node's tablets have moved."""
     for kind in (RequestKind.LEAVE, RequestKind.REMOVE):
-        change_operation(patch, kind, held=OPERATIONS[_MIGRATION].held)
+        change_operation(patch, kind, blocked=OPERATIONS[_MIGRATION].blocked)
 
 
 @planted(STORY)
@@ -288,7 +288,7 @@ def resize_does_not_wait_for_migrations(patch: Patch) -> None:
 @planted(STORY)
 def siblings_that_are_apart_become_one(patch: Patch) -> None:
     """A merge does not wait until both tablets are on the same nodes."""
-    change_operation(patch, _RESIZE, held=OPERATIONS[RequestKind.TRUNCATE].held)
+    change_operation(patch, _RESIZE, blocked=OPERATIONS[RequestKind.TRUNCATE].blocked)
 
 
 @planted(STORY, rule="I3")

@@ -49,12 +49,12 @@ class GroupPlan(msgspec.Struct, frozen=True):
     """The transition that would open, and why it has no room now; no transition if there is no
     plan.
 
-    A ``held`` transition reserves no locks, because the work that it waits for may need them.
+    A ``blocked`` transition reserves no locks: the operations that it waits for may need them.
     """
 
     transition: Transition | None
     refusal: Rejection | None = None
-    held: bool = False
+    blocked: bool = False
 
 
 def plan_group(image: Image, requests: list[Request]) -> GroupPlan:
@@ -90,13 +90,13 @@ def plan_group(image: Image, requests: list[Request]) -> GroupPlan:
     refused = _check_receivers(image, planned, requests) or _check_sources(image, planned, requests)
     if refused is not None:
         return GroupPlan(None, refused)
-    held = operation.held(image, planned, requests)
+    blocked = operation.blocked(image, planned, requests)
 
     def at_last() -> Ring:
         return after() if later() is now() else operation.ring_after(image, later(), subjects)
 
-    refused = held or _check_locks(image, planned) or _check_outcome(image, at_last, planned)
-    return GroupPlan(planned, refused, held=held is not None)
+    refused = blocked or _check_locks(image, planned) or _check_outcome(image, at_last, planned)
+    return GroupPlan(planned, refused, blocked=blocked is not None)
 
 
 def ring_with_open(image: Image, ring: Ring) -> Ring:

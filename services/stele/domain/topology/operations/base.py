@@ -238,10 +238,11 @@ class Operation:
     """The ring after the operation."""
     plans: Callable[[Image, list[Request]], dict[str, TransitionPlan] | Rejection] | None = None
     """Its plans by placement, if they do not follow from ``ring_after``."""
-    held: Callable[[Image, Transition, list[Request]], Rejection | None] = (
+    blocked: Callable[[Image, Transition, list[Request]], Rejection | None] = (
         lambda image, planned, requests: None
     )
-    """Returns why it has no room yet and reserves none either: later operations make that room."""
+    """Returns why it has to wait for later operations. Meanwhile it reserves no locks, which these may
+    need."""
 
     # In each state of the open transition come its barriers, then its streams or the work of all
     # members.

@@ -101,7 +101,9 @@ def check_enough_remain(image: Image, leaving: Node) -> Rejection | None:
     return None
 
 
-def held_by_tablets(image: Image, planned: Transition, requests: list[Request]) -> Rejection | None:
+def blocked_by_tablets(
+    image: Image, planned: Transition, requests: list[Request]
+) -> Rejection | None:
     """Return why the nodes must wait: their tablets have to migrate first."""
     left = {node_id: tablets_on(image, node_id) for node_id in planned.nodes()}
     having = {node_id: count for node_id, count in left.items() if count}
@@ -143,7 +145,7 @@ LEAVE: Final = Operation(
     needed=asking_nodes,
     subjects=subjects,
     ring_after=ring_after,
-    held=held_by_tablets,
+    blocked=blocked_by_tablets,
     first=_STATE.WRITE_BOTH_READ_OLD,
     states=states_of_going(NodeState.DECOMMISSIONING),
     touched=planned_sets,
@@ -196,7 +198,7 @@ REMOVE: Final = Operation(
     grouped=True,
     subjects=subjects,
     ring_after=ring_after,
-    held=held_by_tablets,
+    blocked=blocked_by_tablets,
     first=TransitionState.WRITE_BOTH_READ_OLD,
     states=states_of_going(NodeState.REMOVING),
     touched=planned_sets,

@@ -98,7 +98,7 @@ def plans(image: Image, requests: list[Request]) -> dict[str, TransitionPlan] | 
         return refused
     placement = image.ring.placements[table.placement]
     merges = request.tablet_count < len(placement)
-    # Siblings that are apart cannot merge yet; ``held`` then keeps the request waiting.
+    # Siblings that are apart cannot merge yet; ``siblings_apart`` then keeps the request waiting.
     rows = _reordered(placement) if merges and not len(apart(placement)) else ()
     return {table.placement: TransitionPlan(rows, locks=(Range(*WHOLE_RING),))}
 
@@ -119,7 +119,7 @@ def _reordered(placement: Placement) -> tuple[TransitionRow, ...]:
     )
 
 
-def held(image: Image, planned: Transition, requests: list[Request]) -> Rejection | None:
+def siblings_apart(image: Image, planned: Transition, requests: list[Request]) -> Rejection | None:
     """Return why a merge must wait: the replicas of two siblings are not on the same nodes."""
     (request,) = requests
     ((name, _),) = planned.plans.items()
@@ -171,7 +171,7 @@ TABLET_RESIZE = Operation(
     subjects_work=False,
     prepared_by=prepared_by,
     plans=plans,
-    held=held,
+    blocked=siblings_apart,
     first=TransitionState.TABLET_RESIZE_FINALIZATION,
     states={TransitionState.TABLET_RESIZE_FINALIZATION: State(delta=transition.finish)},
     touched=planned_sets,
