@@ -19,7 +19,7 @@ NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _NAMES: Final = uuid.UUID("7d1f4f0e-5b1c-4c63-9a3e-6f0a7c2b9e11")
 
 
-class WorkedOut:
+class DecisionCache:
     """Results that repeated decisions on one command share.
 
     A command that needs parts is decided again, on the same state at a later epoch. Work that does
@@ -50,7 +50,7 @@ class Context(NamedTuple):
     at_ms: int
     fold: Callable[[Image, Iterable[AnyFact]], Image]
     hash_of: Callable[[Image], str]
-    worked_out: WorkedOut
+    cache: DecisionCache
 
     @property
     def epoch(self) -> int:

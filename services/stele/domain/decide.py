@@ -9,7 +9,7 @@ from collections.abc import Set
 
 from stele.domain.base import Rejected, Rejection, required
 from stele.domain.commands import MAX_TEXT_CHARS, Envelope, command_name
-from stele.domain.context import Context, Decision, WorkedOut
+from stele.domain.context import Context, Decision, DecisionCache
 from stele.domain.evolve import apply_facts
 from stele.domain.facts import AnyFact
 from stele.domain.image import Image
@@ -22,16 +22,16 @@ def decide(
     image: Image,
     envelope: Envelope,
     at_ms: int,
-    worked_out: WorkedOut | None = None,
+    cache: DecisionCache | None = None,
     supported: Set[str] | None = None,
 ) -> Decision:
     """Return the facts for the epoch after ``image``, or a rejection.
 
-    ``worked_out`` has the results of an earlier decision on the same command and the same state at
+    ``cache`` has the results of an earlier decision on the same command and the same state at
     another epoch. ``supported`` are the features of the deciding process; None means those of this
     build.
     """
-    context = Context(image, envelope, at_ms, apply_facts, content_hash, worked_out or WorkedOut())
+    context = Context(image, envelope, at_ms, apply_facts, content_hash, cache or DecisionCache())
     try:
         required(_check_envelope(image, envelope))
         decision: Decision = DECISIONS[type(envelope.command)](context, envelope.command)

@@ -24,7 +24,7 @@ from stele.domain.commands import (
     Rollback,
     command_name,
 )
-from stele.domain.context import Decision, WorkedOut
+from stele.domain.context import Decision, DecisionCache
 from stele.domain.decide import decide
 from stele.domain.evolve import evolve
 from stele.domain.facts import AnyFact, Epoch
@@ -362,11 +362,11 @@ class RecordBuilder:
         self, envelope: Envelope, digest: bytes, tip: Image, read: Image
     ) -> Records | Rejection:
         """Return the records of a command: one, or parts and the record that commits them."""
-        at_ms, decided_on, worked_out = self._ids.now_ms(), tip, WorkedOut()
+        at_ms, decided_on, cache = self._ids.now_ms(), tip, DecisionCache()
 
         def decide_after(epochs: int) -> Decision:
             after = replace(decided_on, epoch=decided_on.epoch + epochs)
-            return decide(after, envelope, at_ms, worked_out, self._supported)
+            return decide(after, envelope, at_ms, cache, self._supported)
 
         facts = decide_after(0)
         if isinstance(facts, Rejection):
@@ -376,15 +376,15 @@ class RecordBuilder:
             if len(record[0]) <= PART_BYTES:
                 return [record]
         # The command is decided again for each number of parts: facts name the epoch that makes
-        # them true, and ``worked_out`` keeps the costly results of the first decision.
+        # them true, and ``cache`` keeps the costly results of the first decision.
         staging_id = self._ids.next_state_id(tip.state_id).hex()
         split = in_parts(facts, staging_id, decide_after, PART_BYTES)
         if isinstance(split, Rejection):
             return split
         parts, commit = split
-        records, nobodys = Records(), replace(envelope, request_id="")
+        records, without_id = Records(), replace(envelope, request_id="")
         for part in parts:
-            value, epoch = self.encode(tip, read, nobodys, NO_DIGEST, (part,), at_ms)
+            value, epoch = self.encode(tip, read, without_id, NO_DIGEST, (part,), at_ms)
             records.append((value, epoch))
             # Each part takes an epoch, so the next record must follow it.
             tip = replace(tip, epoch=epoch.epoch, state_id=epoch.state_id)

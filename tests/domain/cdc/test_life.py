@@ -3,7 +3,7 @@
 import pytest
 
 from stele.domain.commands import Envelope, FoundCluster, NewCdcGeneration, SetSetting
-from stele.domain.context import Context, WorkedOut
+from stele.domain.context import Context, DecisionCache
 from stele.domain.evolve import apply_facts
 from stele.domain.facts import AnyFact
 from stele.domain.image import Image
@@ -29,7 +29,7 @@ RETENTION_MS = 1000 * CDC_RETENTION_S.default
 
 def context(image: Image, at_ms: int = AT_MS) -> Context:
     envelope = Envelope(request_id="r", command=FoundCluster())
-    return Context(image, envelope, at_ms, apply_facts, content_hash, WorkedOut())
+    return Context(image, envelope, at_ms, apply_facts, content_hash, DecisionCache())
 
 
 def founded() -> Image:

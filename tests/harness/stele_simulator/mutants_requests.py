@@ -15,7 +15,7 @@ from stele.coordinator.model import StepContext, Wait
 from stele.domain import fencing, request_memory
 from stele.domain.base import Fact
 from stele.domain.commands import Envelope, Rejection
-from stele.domain.context import Decision, WorkedOut
+from stele.domain.context import Decision, DecisionCache
 from stele.domain.decide import decide
 from stele.domain.facts import AnyFact
 from stele.domain.fencing import StaleVersion
@@ -151,11 +151,11 @@ def frozen_log_refuses(patch: Patch) -> None:
         image: Image,
         envelope: Envelope,
         at_ms: int,
-        worked_out: WorkedOut | None = None,
+        cache: DecisionCache | None = None,
         supported: Set[str] | None = None,
     ) -> Decision:
         refused = judge(image.commits, envelope)
-        return refused or plain(image, envelope, at_ms, worked_out, supported)
+        return refused or plain(image, envelope, at_ms, cache, supported)
 
     def never(commits: Commits, envelope: Envelope) -> Rejection | None:
         return None

@@ -144,10 +144,10 @@ def _found(
 @lru_cache(maxsize=1)
 def _without_replicas(nodes: tuple[ClusterNode, ...]) -> BalanceColumns:
     """Return the state of these nodes. Many tables are created between two changes of the nodes."""
-    none, nobody = np.zeros(0, np.int64), np.zeros((0, 1), np.int64)
+    none, no_nodes = np.zeros(0, np.int64), np.zeros((0, 1), np.int64)
     by_count = BalanceOptions(balance_by=BalanceBy.COUNT)
     return BalanceColumns(
-        [*nodes], 1, none, none.astype(np.float64), nobody, nobody, options=by_count
+        [*nodes], 1, none, none.astype(np.float64), no_nodes, no_nodes, options=by_count
     )
 
 

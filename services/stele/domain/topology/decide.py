@@ -278,14 +278,14 @@ def _open(draft: Draft, group: tuple[str, ...]) -> Rejection | None:
     if not requests:
         return overtaken(draft.image, "None of the requests to start is pending any more.")
     ids = tuple(request.request_id for request in requests)
-    plan = draft.context.worked_out.once(("plan", ids), lambda: plan_group(draft.image, requests))
+    plan = draft.context.cache.once(("plan", ids), lambda: plan_group(draft.image, requests))
     planned = plan.transition
     if planned is None or plan.refusal is not None:
         return plan.refusal
     operation = OPERATIONS[planned.kind]
     for request in requests:
         draft.add(RequestChanged(started(draft.context, request)))
-    draft.add(*draft.context.worked_out.once(("opening", ids), lambda: (*opening(planned),)))
+    draft.add(*draft.context.cache.once(("opening", ids), lambda: (*opening(planned),)))
     draft.add(*operation.on_open(draft.image, planned, draft.version))
     enter(draft, planned, planned.state)
     return None

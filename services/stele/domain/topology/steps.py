@@ -101,7 +101,7 @@ def _change_placements(draft: Draft, transition: Transition, state: State) -> No
         return
     for name in sorted(transition.plans):
         changes = partial(_changes_of, draft, transition, state.delta, name)
-        draft.add(*draft.context.worked_out.once(("rows", transition.transition_id, name), changes))
+        draft.add(*draft.context.cache.once(("rows", transition.transition_id, name), changes))
 
 
 def _changes_of(draft: Draft, transition: Transition, delta: RowChange, name: str) -> Facts:
