@@ -59,7 +59,7 @@ def state_of(row: Row) -> State:
 def works(row: Row) -> bool:
     """Return whether nodes receive orders in this state, and it is rolled back when they fail."""
     state = state_of(row)
-    return state.streams or (state.everybody_does is not None and state.on_failure is not None)
+    return state.streams or (state.work_of_members is not None and state.on_failure is not None)
 
 
 FROM = {kind: again(partial(begin, kind)) for kind in OPERATIONS}

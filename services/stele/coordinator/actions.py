@@ -124,10 +124,10 @@ def carried_out(context: StepContext, actions: Iterable[Action]) -> Steps:
                 timers = timers.delete(key) if key in timers else timers
             case Wait():
                 waits.append(action)
-    begun = {wait.key(): memory.met.get(wait.key(), now_s) for wait in waits}
+    begun = {wait.key(): memory.wait_starts.get(wait.key(), now_s) for wait in waits}
     memory = msgspec.structs.replace(
         memory,
-        met=Map(begun),
+        wait_starts=Map(begun),
         timers=timers,
         next_index=memory.next_index + len(orders),
         commands=sent,

@@ -171,7 +171,7 @@ class Memory(msgspec.Struct, frozen=True):
     left_out: frozenset[str] = frozenset()
     """Nodes that missed a barrier. They get no patience until they have acknowledged one (rule 27).
     """
-    met: Map[WaitKey, float] = Map()
+    wait_starts: Map[WaitKey, float] = Map()
     """Start of each wait of the last call, in monotonic seconds."""
     timers: Map[str, float] = Map()
     """Start of each running timer, in monotonic seconds, by key.
@@ -201,7 +201,7 @@ class Patience(msgspec.Struct, frozen=True):
         return self.since_s + self.limit_s
 
 
-def sooner(*given: Patience | None) -> Patience | None:
+def earliest(*given: Patience | None) -> Patience | None:
     """Return the limit that ends first; None if none is given."""
     return min((p for p in given if p is not None), key=Patience.until_s, default=None)
 
@@ -349,7 +349,7 @@ class StepContext:
             return []
         return [n for n in nodes if self.silent_for_s(n) > patience_s]
 
-    def answered(self, epoch: int) -> Barrier:
+    def barrier_on(self, epoch: int) -> Barrier:
         """Return the barrier of all participants on an epoch, regardless of the requests that they
         hold.
         """

@@ -65,7 +65,7 @@ class _Queue:
         self._needs = defaultdict[str, FirstClaims](FirstClaims)
         """Needs beyond a group's own locks."""
 
-    def first_meeting(self, mine: Locks, want: Locks) -> str:
+    def first_conflict(self, mine: Locks, want: Locks) -> str:
         """Return the first request that cannot be open beside a group with these locks and needs,
         or "".
 
@@ -120,7 +120,7 @@ def openings(context: StepContext) -> Openings:
         # The groups behind this one choose their tokens on the ring that it leaves.
         if planned.transition is not None and _chooses_tokens(context, group):
             first_planned[group[0].kind] = group[0].request_id
-        company = _needs_no_company(context, group, groups)
+        company = _awaits_no_peer(context, group, groups)
         actions += company.actions
         if company.passed:
             chosen += room.groups
@@ -146,7 +146,7 @@ def _groups(context: StepContext) -> list[list[Request]]:
     pending = [
         request
         for request in context.image.requests.pending()
-        if OPERATIONS[request.kind].states and not not_excluded(context.image, request)
+        if OPERATIONS[request.kind].states and not to_be_excluded(context.image, request)
     ]
     pending.sort(key=lambda r: (OPERATIONS[r.kind].priority, r.submitted_epoch))
     groups: list[list[Request]] = []
@@ -169,7 +169,7 @@ def _groups(context: StepContext) -> list[list[Request]]:
     return groups
 
 
-def _needs_no_company(
+def _awaits_no_peer(
     context: StepContext, group: list[Request], groups: list[list[Request]]
 ) -> Check:
     """Check that the group need not wait for a node that has just asked for the same and has sent
@@ -217,7 +217,7 @@ def _with_room(
         return Openings(actions=[_wait_for_room(ids, planned.refusal, "")])
     if planned.transition is not None:
         mine, want = prospect.locks, prospect.needs
-        meets = earlier.first_meeting(mine, want)
+        meets = earlier.first_conflict(mine, want)
         # A group without room is queued too: no later request may take its ranges.
         earlier.append(ids[0], mine, want)
         if planned.refusal is None and not meets:
@@ -266,7 +266,7 @@ def startable(
     operation, ids = OPERATIONS[group[0].kind], _ids(group)
     needed = context.prospect(group).needed_nodes
     down = context.down([n for n in needed if n not in given_up])
-    down = down or context.down(_carried_out_by(context, group, given_up))
+    down = down or context.down(_blocking_nodes(context, group, given_up))
     if not down:
         return Check(True, [TimerStop(i) for i in ids])
     silent, patience, timers = [b.node_id for b in down], None, list[TimerStart]()
@@ -317,7 +317,7 @@ def _unprepared(context: StepContext, group: list[Request]) -> Wait | None:
     return None
 
 
-def _carried_out_by(
+def _blocking_nodes(
     context: StepContext, group: list[Request], given_up: frozenset[str]
 ) -> list[str]:
     """Return the nodes that are down and must receive data, or without which its barrier cannot
@@ -340,7 +340,7 @@ def _carried_out_by(
 # --- requests about dead nodes, and requests without a plan
 
 
-def not_excluded(image: Image, request: Request) -> list[str]:
+def to_be_excluded(image: Image, request: Request) -> list[str]:
     """Return the nodes that the request declares dead and that are not excluded yet."""
     nodes = image.membership.nodes
     return [
@@ -360,7 +360,7 @@ def reject_unplanned(context: StepContext, request: Request, refusal: Rejection)
     timer = f"{request.request_id}{_COMPANY}"
     since_s = context.timer_since_s(timer)
     excluded = context.image.membership.excluded()
-    going = [t for t in context.image.topology.open() if _does_without_dead(t, excluded)]
+    going = [t for t in context.image.topology.open() if _relieves_dead_node(t, excluded)]
     if request.dead_nodes and going:
         first = going[0].transition_id
         what = f"room: {refusal.message} Request {first} is first."
@@ -374,7 +374,7 @@ def reject_unplanned(context: StepContext, request: Request, refusal: Rejection)
     return [TimerStart(timer), *reject(context, ids, refusal)]
 
 
-def _does_without_dead(transition: Transition, excluded: Set[str]) -> bool:
+def _relieves_dead_node(transition: Transition, excluded: Set[str]) -> bool:
     """Return whether it replaces or removes a node, or moves tablets from an excluded node."""
     if OPERATIONS[transition.kind].subjects_work:
         return any(subject.replaced_id for subject in transition.subjects)
@@ -401,7 +401,7 @@ def exclude(context: StepContext) -> list[Action]:
     """
     actions = list[Action]()
     for request in context.image.requests.pending():
-        declared, ids = not_excluded(context.image, request), (request.request_id,)
+        declared, ids = to_be_excluded(context.image, request), (request.request_id,)
         refusal = check_exclusion(context.image, request, {*declared})
         if refusal is None:
             ready = _is_ready(context, request, declared)

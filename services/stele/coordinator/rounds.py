@@ -18,7 +18,7 @@ from typing import Final
 import msgspec
 
 from stele.coordinator.actions import Action, Actions, CommandAction, TimerStart, TimerStop
-from stele.coordinator.model import Patience, StepContext, Wait, sooner
+from stele.coordinator.model import Patience, StepContext, Wait, earliest
 from stele.domain.image import Image
 from stele.domain.model.settings import RELAX_AFTER_S
 from stele.domain.model.topology import AdvanceFence, RelaxBarrier, Rollback
@@ -70,27 +70,29 @@ def check_barriers(context: StepContext) -> Settlement:
         return _settle_fence(context)
     found = _barrier(context, topology.since_epoch)
     if found.complete:
-        return Settlement(Settled.BY_ALL, _left_out(context, found), _met(found))
-    if not _enough(context, found):
+        return Settlement(Settled.BY_ALL, _left_out(context, found), _stop_timer(found))
+    if not _has_passed(context, found):
         waits = _wait(context, WaitKind.APPLIED, f"version {topology.version} everywhere", found)
-        return Settlement(Settled.NO, _left_out(context, found), [*_met(found), *waits])
+        return Settlement(Settled.NO, _left_out(context, found), [*_stop_timer(found), *waits])
     # The nodes without an answer are left out from now on: the barrier of the fence must not give
     # them new patience.
     fence = CommandAction(AdvanceFence(context.term, topology.version, found.level))
-    return Settlement(Settled.NO, _missed(context, found), [*_met(found), fence])
+    return Settlement(Settled.NO, _left_out_after(context, found), [*_stop_timer(found), fence])
 
 
 def _settle_fence(context: StepContext) -> Settlement:
     topology = context.image.topology
     found = _barrier(context, topology.fence_epoch)
-    if found.complete or _enough(context, found):
+    if found.complete or _has_passed(context, found):
         # The next Advance states the level, so that the log can refuse a count made at too low a
         # level.
         level = "" if found.complete else found.level
-        return Settlement(Settled.FENCED, _missed(context, found), _met(found), level)
+        return Settlement(
+            Settled.FENCED, _left_out_after(context, found), _stop_timer(found), level
+        )
     what = f"the fence of version {topology.version} to be known"
     waits = _wait(context, WaitKind.FENCED, what, found)
-    return Settlement(Settled.NO, _left_out(context, found), [*_met(found), *waits])
+    return Settlement(Settled.NO, _left_out(context, found), [*_stop_timer(found), *waits])
 
 
 def _barrier(context: StepContext, epoch: int) -> Barrier:
@@ -99,7 +101,7 @@ def _barrier(context: StepContext, epoch: int) -> Barrier:
     return barrier(seen.image, seen.acks, epoch, version, seen.now_s, seen.state_id_of)
 
 
-def _met(found: Barrier) -> list[Action]:
+def _stop_timer(found: Barrier) -> list[Action]:
     """Stop the barrier's timer if it is satisfied."""
     return [TimerStop(f"{_AT_LEVEL}{found.level}")] if found.satisfied else []
 
@@ -109,22 +111,22 @@ def _left_out(context: StepContext, found: Barrier) -> frozenset[str]:
     return context.memory.left_out & {blocker.node_id for blocker in found.blockers}
 
 
-def _missed(context: StepContext, found: Barrier) -> frozenset[str]:
+def _left_out_after(context: StepContext, found: Barrier) -> frozenset[str]:
     """Return the nodes that get no patience after this barrier has passed without some nodes."""
     return _left_out(context, found) | {blocker.node_id for blocker in found.blockers}
 
 
-def _enough(context: StepContext, found: Barrier) -> bool:
+def _has_passed(context: StepContext, found: Barrier) -> bool:
     """Return whether the level in force is reached and all awaited nodes have had time to answer.
 
     A node that missed a barrier gets no time until it acknowledges again (docs/design.md, rule 27).
     """
     # Otherwise one dead node would cost the full patience in every round.
     awaited = [b for b in found.blockers if b.node_id not in context.memory.left_out]
-    return found.satisfied and not (_is_patient(context) and awaited)
+    return found.satisfied and not (_has_patience(context) and awaited)
 
 
-def _is_patient(context: StepContext) -> bool:
+def _has_patience(context: StepContext) -> bool:
     return context.seen.now_s - context.round_since_s() < context.limits.barrier_patience_s
 
 
@@ -139,7 +141,7 @@ def _wait(context: StepContext, kind: WaitKind, what: str, found: Barrier) -> li
         rest = Patience(context.round_since_s(), limit_s, "STELE_BARRIER_PATIENCE_S", then)
         return [Wait(kind, what, found.blockers, patience=rest)]
     # After the patience only the nodes that keep the level from being reached are named.
-    blockers = found.blockers if _is_patient(context) else found.held_up_by() or found.blockers
+    blockers = found.blockers if _has_patience(context) else found.held_up_by() or found.blockers
     level = str(found.level)
     if lowered_level(context.image):
         level = f"{level}, relaxed from {configured_level(context.image)},"
@@ -186,7 +188,7 @@ def _patience(context: StepContext, found: Barrier) -> Patience | None:
     if not _to_undo(context, down):
         return relaxes
     then = "what has no quorum without them is undone"
-    return sooner(context.patience_with_dead(context.round_since_s(), then), relaxes)
+    return earliest(context.patience_with_dead(context.round_since_s(), then), relaxes)
 
 
 def _to_undo(context: StepContext, dead: set[str]) -> list[Transition]:

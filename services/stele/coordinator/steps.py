@@ -39,7 +39,7 @@ def next_steps(memory: Memory, seen: Observed, limits: Limits) -> Steps:
     meanwhile, and are ordered only under settled versions. Then one Advance moves all ready
     transitions and opens all requests with room (docs/design.md, rules 20 and 24).
     """
-    memory = _at_this_round(memory, seen)
+    memory = _memory_of_round(memory, seen)
     if seen.image.topology.coordinator.term != seen.term:
         return standby(memory, seen, limits, "another coordinator holds the term")
     context = StepContext(memory, seen, limits)
@@ -69,7 +69,7 @@ def standby(memory: Memory, seen: Observed, limits: Limits, why: str) -> Steps:
     return carried_out(StepContext(memory, seen, limits), [Wait(WaitKind.STANDBY, why)])
 
 
-def _at_this_round(memory: Memory, seen: Observed) -> Memory:
+def _memory_of_round(memory: Memory, seen: Observed) -> Memory:
     """Return the memory for the present round.
 
     A new round restarts its wait and its commands. Orders of sessions that are closed are dropped,
@@ -87,7 +87,7 @@ def _at_this_round(memory: Memory, seen: Observed) -> Memory:
         round=round_,
         since_s=seen.now_s,
         left_out=memory.left_out,
-        met=memory.met,
+        wait_starts=memory.wait_starts,
         timers=Map({t: s for t, s in memory.timers.items() if t.partition(" ")[0] in timed}),
         next_index=memory.next_index,
         orders=Map({w: sent for w, sent in memory.orders.items() if w[2] in sessions}),
@@ -112,7 +112,7 @@ def _advance(context: StepContext, moves: tuple[Move, ...], settlement: Settleme
         fence=fence,
         level=settlement.level,
     )
-    command = _what_is_taken(context, whole)
+    command = _without_refused(context, whole)
     # Requests left out of a reduced round still show why they wait.
     left_out = tuple(i for group in whole.open if group not in command.open for i in group)
     if left_out:
@@ -124,7 +124,7 @@ def _advance(context: StepContext, moves: tuple[Move, ...], settlement: Settleme
     return [*actions, CommandAction(command, request_ids)]
 
 
-def _what_is_taken(context: StepContext, whole: Advance) -> Advance:
+def _without_refused(context: StepContext, whole: Advance) -> Advance:
     """Return the whole round, or less of it if the log refused it.
 
     An opening that breaks the round, for instance one that an older build decides, must not block

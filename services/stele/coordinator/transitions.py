@@ -14,7 +14,7 @@ from stele.coordinator.actions import (
     TimerStop,
     failed,
 )
-from stele.coordinator.model import Patience, StepContext, Wait, sooner
+from stele.coordinator.model import Patience, StepContext, Wait, earliest
 from stele.coordinator.rounds import Settled
 from stele.coordinator.work import is_done, order_work
 from stele.domain.model.settings import STEP_TIME_LIMIT_S
@@ -33,7 +33,7 @@ def next_move(context: StepContext, transition: Transition) -> Move:
         transition.state,
         transition.session,
         _uncleaned(context, transition),
-        _wrote(context, transition),
+        _written_parts(context, transition),
     )
 
 
@@ -51,11 +51,11 @@ def is_ready(context: StepContext, transition: Transition, settled: Settled) -> 
     if excluded:
         why = f"{', '.join(excluded)} was declared dead"
         return failed(*_undo(context, transition, why, tuple(excluded)))
-    if not transition.mark and state.everybody_knows:
+    if not transition.mark and state.awaits_all_acks:
         return _is_known_to_all(context, transition)
     if (transition.mark and state.on_failure) or not state.opens_session:
         return PASSED
-    if state.everybody_does is not None or state.cleaned_by is not None:
+    if state.work_of_members is not None or state.cleaned_by is not None:
         return _have_reported_work(context, transition, state)
     return _may_move_reads(context, transition, state)
 
@@ -89,7 +89,7 @@ def _is_known_to_all(context: StepContext, transition: Transition) -> Check:
 
     If it does not outlast silence, it is undone after a member was silent for too long.
     """
-    behind = context.answered(transition.entered_epoch).blockers
+    behind = context.barrier_on(transition.entered_epoch).blockers
     timer = f"{transition.transition_id} known"
     if not behind:
         return Check(True, [TimerStop(timer)])
@@ -136,7 +136,7 @@ def _has_streamed(context: StepContext, transition: Transition) -> Check:
     is_dead = operation.subjects_work and context.down([*transition.nodes()])
     patience = _patience_with_dead(context, transition) if is_dead else work.patience
     limit = _patience_with_step(context, transition)
-    wait = Wait(WaitKind.STREAM, what, work.unfinished, requests, sooner(patience, limit))
+    wait = Wait(WaitKind.STREAM, what, work.unfinished, requests, earliest(patience, limit))
     actions: list[Action] = [*work.orders, TimerStart(_step_timer(transition)), wait]
     if limit is not None and context.seen.now_s > limit.until_s():
         if is_dead and silence_fails:
@@ -160,7 +160,7 @@ def _have_reported_work(context: StepContext, transition: Transition, state: Sta
     never serves an older one, so both are required.
     """
     requests, members = transition.request_ids(), [*context.image.membership.taking_part()]
-    kind = state.everybody_does or OrderKind.CLEANUP
+    kind = state.work_of_members or OrderKind.CLEANUP
     # Spoiled work is undone even if all nodes report success.
     if state.on_failure is not None:
         spoiled = OPERATIONS[transition.kind].spoiled(context.image, transition)
@@ -186,7 +186,7 @@ def _have_reported_work(context: StepContext, transition: Transition, state: Sta
         unfinished = tuple(b for b in unfinished if b.node_id not in work.failed_nodes)
     elif not unfinished:
         # A report does not prove that the version is on disk; an ack does (rule 50).
-        unfinished = context.answered(transition.entered_epoch).blockers
+        unfinished = context.barrier_on(transition.entered_epoch).blockers
     if not unfinished:
         return Check(True, work.orders)
     down = {blocker.node_id: blocker for blocker in context.down(members)}
@@ -205,12 +205,12 @@ def _uncleaned(context: StepContext, transition: Transition) -> tuple[str, ...]:
     return tuple(n for n in asked if not is_done(context, (n, OrderKind.CLEANUP, session)))
 
 
-def _wrote(context: StepContext, transition: Transition) -> tuple[WrittenPart, ...]:
+def _written_parts(context: StepContext, transition: Transition) -> tuple[WrittenPart, ...]:
     """Return the parts that members report to have written in this state, sorted by node.
 
     Excluded members are left out.
     """
-    kind = OPERATIONS[transition.kind].states[transition.state].everybody_does
+    kind = OPERATIONS[transition.kind].states[transition.state].work_of_members
     if kind is None or transition.mark:
         return ()
     works = ((n, kind, transition.session) for n in context.image.membership.taking_part())

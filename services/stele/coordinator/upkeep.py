@@ -10,7 +10,7 @@
 
 from stele.coordinator.actions import Action, CommandAction, TimerStart, reject
 from stele.coordinator.model import StepContext, Wait
-from stele.coordinator.work import failure_of, is_done, order_work, reset_in_time
+from stele.coordinator.work import failure_of, is_done, order_work, retry_later
 from stele.domain.commands import Rejection
 from stele.domain.model.cdc import ForgetCdcGeneration, PublishCdcGeneration
 from stele.domain.model.membership import Node
@@ -33,7 +33,7 @@ def finish_enabling(context: StepContext) -> list[Action]:
     actions = list[Action]()
     for request in context.image.requests.pending():
         if OPERATIONS[request.kind].asks_all:
-            answered = context.answered(request.submitted_epoch)
+            answered = context.barrier_on(request.submitted_epoch)
             if answered.complete:
                 actions.append(_finish(context, request))
             else:
@@ -148,7 +148,7 @@ def _clean_up_node(context: StepContext, node: Node) -> list[Action]:
     if failure:
         blockers = (Blocker(node_id, failure, context.silent_for_s(node_id)),)
         what = f"the next try to clean up: {failure}"
-        return [*reset_in_time(context, work), Wait(WaitKind.CLEANUP, what, blockers)]
+        return [*retry_later(context, work), Wait(WaitKind.CLEANUP, what, blockers)]
     then = "it is tried again later"
     state = order_work(context, OrderKind.CLEANUP, session, node.request_id, [node_id], then)
     what = f"cleanup by {node_id}"
@@ -168,7 +168,7 @@ def keep_generations(context: StepContext) -> list[Action]:
     """
     image, actions = context.image, list[Action]()
     due = to_publish(image)
-    if due and context.answered(image.cdc.generations[due].committed_epoch).complete:
+    if due and context.barrier_on(image.cdc.generations[due].committed_epoch).complete:
         actions.append(CommandAction(PublishCdcGeneration(context.term, due)))
     for generation_id in to_forget(image, context.seen.wall_ms):
         actions.append(CommandAction(ForgetCdcGeneration(context.term, generation_id)))

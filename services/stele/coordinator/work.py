@@ -90,8 +90,8 @@ def failure_of(context: StepContext, work: WorkKey, *, silence_fails: bool = Tru
         and (silence_fails or not _lacks_sources(context, received, seen.now_s - received.at_s))
     ):
         return f"{node_id} failed to {kind} {sent.tries} times: {received.report.error}"
-    if received is not None and received.begun_anew - sent.excused >= limits.attempts:
-        times = received.begun_anew - sent.excused
+    if received is not None and received.restarts - sent.excused >= limits.attempts:
+        times = received.restarts - sent.excused
         return f"{node_id} restarted to {kind} {times} times without progress"
     if silence_fails and seen.now_s - _last_progress_s(context, work) > limits.silence_s:
         return f"{node_id} made no progress in {kind} for {limits.silence_s:g} s"
@@ -111,7 +111,7 @@ def _last_progress_s(context: StepContext, work: WorkKey) -> float:
     return context.counted_since(max(progress_at_s, sent.first_at_s))
 
 
-def reset_in_time(context: StepContext, work: WorkKey) -> list[WorkReset]:
+def retry_later(context: StepContext, work: WorkKey) -> list[WorkReset]:
     """Reset failed work after ``silence_s``, so that it is tried again. No wait depends on it."""
     sent = context.memory.orders.get(work)
     is_due = sent is not None and context.seen.now_s - sent.at_s > context.limits.silence_s
@@ -191,7 +191,7 @@ def _due(
     tries = 1 if sent is None else sent.tries + (1 if _has_failed(context, sent, received) else 0)
     if waits and sent is not None and received is not None:
         if _lacks_sources(context, received, context.limits.down_after_s):
-            tries, excused = 0, received.begun_anew
+            tries, excused = 0, received.restarts
         elif _lacks_sources(context, received, now_s - received.at_s):
             return []
     return [WorkOrder(work, request_id, tries, excused)]

@@ -281,7 +281,7 @@ class ReceivedReport(msgspec.Struct, frozen=True):
     progress_at_s: float
     furthest: tuple[int, int] = (0, 0)
     """The greatest progress of any attempt."""
-    begun_anew: int = 0
+    restarts: int = 0
     """How often it has restarted since that progress, for example after a crash of its node."""
 
 
@@ -304,8 +304,8 @@ class ReportTable(msgspec.Struct, frozen=True, dict=True):
             before = _progress(known.report)
             # Progress below the report before means that the node has started the work again.
             progress_at_s = known.progress_at_s if progress == before else now_s
-            begun_anew = known.begun_anew + (progress < before)
-            received = ReceivedReport(report, now_s, progress_at_s, known.furthest, begun_anew)
+            restarts = known.restarts + (progress < before)
+            received = ReceivedReport(report, now_s, progress_at_s, known.furthest, restarts)
         return ReportTable(self.by_work.set(report.work(), received))
 
     def of_session(self, session: str) -> Mapping[str, ReceivedReport]:

@@ -121,7 +121,7 @@ def rebuild_locks_nothing(patch: Patch) -> None:
 def features_wait_for_nobody(patch: Patch) -> None:
     """A feature is enabled while a member is down that may come back with an older build."""
     answered = Barrier(complete=True, satisfied=True, blockers=())
-    patch.attribute(StepContext, "answered", lambda self, epoch: answered)
+    patch.attribute(StepContext, "barrier_on", lambda self, epoch: answered)
 
 
 @planted(STORY)

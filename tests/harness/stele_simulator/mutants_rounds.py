@@ -149,7 +149,7 @@ def fence_is_carried_although_some_were_excluded(patch: Patch) -> None:
         topology = context.image.topology
         if not topology.settled():
             applied = rounds._barrier(context, topology.since_epoch)
-            if rounds._enough(context, applied):
+            if rounds._has_passed(context, applied):
                 return Settlement(Settled.BY_ALL, context.memory.left_out)
         return plain(context)
 

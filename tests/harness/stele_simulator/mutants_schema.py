@@ -352,14 +352,14 @@ def who_stays_of_two_need_not_be_there(patch: Patch) -> None:
 def changes_of_replication_overtake_nodes(patch: Patch) -> None:
     """A waiting request blocks those that change the same ranges, but not those that it waits for."""
 
-    first_meeting = openings._Queue.first_meeting
+    first_conflict = openings._Queue.first_conflict
 
     def same_ranges(earlier: Any, mine: Locks, want: Locks) -> str:
         queue = openings._Queue()
         queue._request_ids, queue._locks = earlier._request_ids, earlier._locks
-        return first_meeting(queue, {}, mine)
+        return first_conflict(queue, {}, mine)
 
-    patch.attribute(openings._Queue, "first_meeting", same_ranges)
+    patch.attribute(openings._Queue, "first_conflict", same_ranges)
 
 
 @planted(STORY, rule="I7")

@@ -58,7 +58,7 @@ def move(draft: Draft, transition: Transition, asked: Move) -> None:
         late = [n for n in state.cleaned_by(transition) if kept or n in asked.uncleaned]
         draft.add(*_mark_cleanup(draft, late))
     goes_back = bool(transition.mark and state.on_failure)
-    if state.everybody_does is not None and not goes_back:
+    if state.work_of_members is not None and not goes_back:
         log_ms = draft.context.log_ms
         draft.add(*operation.on_written(draft.image, transition, asked.wrote, log_ms))
     if state.makes_cdc_generation:

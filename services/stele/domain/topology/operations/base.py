@@ -89,7 +89,7 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     """No reads move to receivers, so excluded receivers are skipped."""
     streams_by: OrderKind = OrderKind.STREAM
     """The kind of order that receivers get."""
-    everybody_does: OrderKind | None = None
+    work_of_members: OrderKind | None = None
     """Opens a session. The state is left only after every member that is not excluded has done this
     work under it.
 
@@ -105,7 +105,7 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     """Entering it writes a CDC generation with all tokens that may come or return; the step forward
     commits it.
     """
-    everybody_knows: bool = False
+    awaits_all_acks: bool = False
     """The state is left only after every member that is not excluded has acknowledged it."""
     needs_new_tokens: bool = False
     """An operation whose nodes have no new tokens skips this state."""
@@ -123,7 +123,7 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def opens_session(self) -> bool:
-        return self.streams or self.everybody_does is not None or self.cleaned_by is not None
+        return self.streams or self.work_of_members is not None or self.cleaned_by is not None
 
     @property
     def can_be_cancelled(self) -> bool:

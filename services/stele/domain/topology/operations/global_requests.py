@@ -247,7 +247,7 @@ NEW_CDC_GENERATION: Final = Operation(
     states={
         _STATE.COMMIT_CDC_GENERATION: State(
             makes_cdc_generation=True,
-            everybody_knows=True,
+            awaits_all_acks=True,
             on_failure=_STATE.ROLLBACK_TO_NORMAL,
         ),
         _STATE.ROLLBACK_TO_NORMAL: State(undoing=True),

@@ -274,7 +274,7 @@ TRUNCATE: Final = Operation(
     needed=every_member,
     ends_by_silence=True,
     first=TransitionState.TRUNCATE,
-    states={TransitionState.TRUNCATE: State(everybody_does=OrderKind.TRUNCATE)},
+    states={TransitionState.TRUNCATE: State(work_of_members=OrderKind.TRUNCATE)},
     on_open=begin_truncation,
     touched=replicas_of_data,
 )

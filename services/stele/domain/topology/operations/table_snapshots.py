@@ -185,7 +185,7 @@ TABLE_SNAPSHOT: Final = Operation(
     plans=snapshot_plans,
     first=_STATE.SNAPSHOT,
     states={
-        _STATE.SNAPSHOT: State(everybody_does=OrderKind.SNAPSHOT, on_failure=_STATE.END_SNAPSHOT),
+        _STATE.SNAPSHOT: State(work_of_members=OrderKind.SNAPSHOT, on_failure=_STATE.END_SNAPSHOT),
         _STATE.END_SNAPSHOT: State(undoing=True),
     },
     spoiled=spoiled,
