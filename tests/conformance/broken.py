@@ -109,7 +109,7 @@ def stops_sending_acks(patch: Patch) -> None:
 
 def acks_before_its_row(patch: Patch) -> None:
     patch.attribute(Gate, "is_open", property(lambda self: True))
-    patch.attribute(Agent, "may_speak", lambda self: self.image.epoch > 1)
+    patch.attribute(Agent, "may_acknowledge", lambda self: self.image.epoch > 1)
     plain = vars(member)["admit"]
 
     acked = asyncio.Event()

@@ -22,7 +22,7 @@ from stele.agent.admission import (
     claims_too_much,
     expelled,
     join_ended,
-    keep_noted,
+    keep_synced,
     note_tokens,
     wait_for_membership,
 )
@@ -326,7 +326,7 @@ async def test_build_without_a_recorded_enabled_feature_fails_to_start(
     follower, stop = await world.follower(), Stop()
     features = FeaturesImage(enabled=("tablets",))
     follower.fold.image = replace(follower.image, features=features)
-    noting = asyncio.create_task(keep_noted(mine, follower, stop))
+    noting = asyncio.create_task(keep_synced(mine, follower, stop))
     await until(lambda: mine.identity.enabled_features == ("tablets",), "the note")
     stop.request("the test is over")
     await noting
@@ -409,16 +409,16 @@ async def test_node_that_claims_too_much_announces_itself_before_it_serves(
         reach=noted("reach"), recognise=noted("recognise"), check_host=lambda _: None
     )
     followed: Any = SimpleNamespace(follower=SimpleNamespace(image=image), caught_up=None)
-    names = ("newest_ack", "admit", "wait_for_membership", "keep_noted", "keep_announced")
+    names = ("newest_ack", "admit", "wait_for_membership", "keep_synced", "keep_announced")
     for name in names:
         monkeypatch.setattr(f"stele.agent.member.{name}", noted(name))
     monkeypatch.setattr("stele.agent.member.Commander", lambda *_: nullcontext())
     settings = AgentSettings(join=joins)
     member = Membership(settings, directory("n1"), RIGHT, gate, followed)
     async with member.admitting(Stop()):
-        await until(lambda: "keep_noted" in done, "the node to be known")
+        await until(lambda: "keep_synced" in done, "the node to be known")
     assert done[:3] == ["reach", "newest_ack", first]
-    assert done[-3:] == ["recognise", "wait_for_membership", "keep_noted"]
+    assert done[-3:] == ["recognise", "wait_for_membership", "keep_synced"]
     assert "admit" in done
 
 

@@ -317,7 +317,7 @@ async def test_no_ack_is_sent_while_the_disk_cannot_store_the_fence(
     save, agent._directory.save = agent._directory.save, full  # type: ignore[method-assign]
     count = len(acks)
     world.start_join()
-    await until(lambda: tried and agent._noting is None, "the attempt to note it")
+    await until(lambda: tried and agent._syncing is None, "the attempt to note it")
     assert len(acks) == count
     agent._directory.save = save  # type: ignore[method-assign]
     world.apply(Noop())

@@ -70,7 +70,7 @@ class RecordedAnnouncements:
 
 @pytest.fixture
 def recorded(world: World, monkeypatch: pytest.MonkeyPatch) -> RecordedAnnouncements:
-    monkeypatch.setattr(admission, "NOTE_S", 0.001)
+    monkeypatch.setattr(admission, "CHECK_S", 0.001)
     monkeypatch.setattr(admission, "growing_pauses", lambda: itertools.repeat(0.001))
     recorded = RecordedAnnouncements(world)
     monkeypatch.setattr(announce, "announce", recorded.announce)

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from stele.agent import gate as gate_module
-from stele.agent.gate import Gate, NotThisReplica, floor_of, noted
+from stele.agent.gate import Gate, NotThisReplica, acknowledged_at, floor_of
 from stele.agent.identity import DataDirectory, boot
 from stele.domain.commands import AnnounceNode, Noop
 from stele.domain.image import Image
@@ -107,7 +107,7 @@ async def test_gate_opens_for_the_host_in_the_log_and_records_the_cluster_id(
     assert identity.cluster_id == world.image.cluster_id != ""
     row = world.image.node("n9")
     assert row is not None and identity.admitted_by == row.request_id
-    assert identity.acknowledged == noted(world.image)
+    assert identity.acknowledged == acknowledged_at(world.image)
 
 
 async def test_second_check_of_the_row_does_not_overwrite_newer_acks(
@@ -232,7 +232,7 @@ async def test_restarted_node_waits_for_the_epoch_that_it_acknowledged(
     world.start_join()
     world.advance()
     world.fence()
-    directory.save(acknowledged=noted(world.image))
+    directory.save(acknowledged=acknowledged_at(world.image))
     start = Start(directory, stale, world)
     admitting = asyncio.create_task(start.admit())
     await until(lambda: start.follower.is_at_end, "the stale end")
@@ -264,7 +264,7 @@ def start_with_lost_end(
     monkeypatch.setattr(gate_module, "PATIENCE_S", 0.05)
     stale = record_count(world)
     world.apply(Noop())
-    directory.save(acknowledged=noted(world.image))
+    directory.save(acknowledged=acknowledged_at(world.image))
     return Start(directory, stale, world)
 
 
@@ -291,7 +291,7 @@ async def test_lost_epoch_is_reported_while_the_log_is_being_written(
     monkeypatch.setattr(gate_module, "LOOK_S", 0.01)
     stale = record_count(world)
     world.apply(Noop())
-    directory.save(acknowledged=noted(world.image))
+    directory.save(acknowledged=acknowledged_at(world.image))
     looks = count()
     monkeypatch.setattr(LogFollower, "is_at_end", property(lambda _: next(looks) % 10))
     start = Start(directory, stale, world)
@@ -303,7 +303,7 @@ async def test_lost_epoch_is_reported_while_the_log_is_being_written(
 async def test_node_ends_if_its_acknowledged_epoch_has_another_state_id(
     world: World, directory: DataDirectory
 ) -> None:
-    told = noted(world.image)
+    told = acknowledged_at(world.image)
     directory.save(acknowledged=msgspec.structs.replace(told, state_id="00" * 16))
     start = Start(directory, record_count(world), world)
     with pytest.raises(

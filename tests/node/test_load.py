@@ -48,7 +48,7 @@ class FakeAgent(SimpleNamespace):
     speaks = True
     follower: LogFollower
 
-    def may_speak(self) -> bool:
+    def may_acknowledge(self) -> bool:
         return self.speaks
 
     @property

@@ -118,14 +118,14 @@ async def test_older_table_is_served_while_a_newer_creation_is_synced(
 ) -> None:
     world.apply(CreateTable(TABLE))
     await agent.follower.wait_for_epoch(world.image.epoch)
-    await agent.wait_until_noted([world.data_id_of(TABLE)], 150)
+    await agent.wait_until_synced([world.data_id_of(TABLE)], 150)
     disk = Blocked(directory, monkeypatch)
     world.apply(CreateTable("music.newer"))
     await agent.follower.wait_for_epoch(world.image.epoch)
     newer = world.data_id_of("music.newer")
     assert agent.may_store(world.data_id_of(TABLE)) and not agent.may_store(newer)
     disk.released.set()
-    await agent.wait_until_noted([newer], 150)
+    await agent.wait_until_synced([newer], 150)
 
 
 async def test_acknowledged_epoch_is_that_of_the_newest_creation(
@@ -136,7 +136,7 @@ async def test_acknowledged_epoch_is_that_of_the_newest_creation(
     for _ in range(3):
         world.apply(Noop())
     await agent.follower.wait_for_epoch(world.image.epoch)
-    await agent.wait_until_noted([world.data_id_of(TABLE)], 150)
+    await agent.wait_until_synced([world.data_id_of(TABLE)], 150)
     assert directory.identity.acknowledged.epoch == created
 
 
@@ -151,7 +151,7 @@ class Lost:
         self.world.apply(CreateTable(TABLE))
         self.data_id = self.world.data_id_of(TABLE)
         await agent.follower.wait_for_epoch(self.world.image.epoch)
-        await agent.wait_until_noted([self.data_id], 150)
+        await agent.wait_until_synced([self.data_id], 150)
         rows = [
             StoredCell(self.data_id, n, b"%d" % n, 1, False, b"acknowledged") for n in range(50)
         ]

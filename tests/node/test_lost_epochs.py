@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from stele.agent import gate
-from stele.agent.gate import NotThisReplica, floor_of, noted
+from stele.agent.gate import NotThisReplica, acknowledged_at, floor_of
 from stele.agent.identity import AcceptedLoss, DataDirectory, boot
 from stele.domain.commands import Noop
 from stele.domain.image import Image
@@ -35,7 +35,7 @@ async def directory(world: World, tmp_path: Path) -> DataDirectory:
     for _ in range(3):
         world.apply(Noop())
     await Start(directory, record_count(world), world).admit()
-    assert directory.identity.acknowledged == noted(world.image)
+    assert directory.identity.acknowledged == acknowledged_at(world.image)
     return directory
 
 
@@ -93,7 +93,9 @@ async def test_loss_is_accepted_only_by_the_old_log_id_and_is_recorded(
     identity = boot(again.folder, "n9", "demo").identity
     assert identity.accepted_losses == (AcceptedLoss(OLD, last, last - 2, NEW),)
     assert identity.log_id == NEW
-    assert identity.acknowledged == noted(world.image), "what it told of lost epochs is forgotten"
+    assert identity.acknowledged == acknowledged_at(world.image), (
+        "what it told of lost epochs is forgotten"
+    )
     _, left_in = restarted(again, world, image, accept=OLD)
     await left_in.admit()
     assert left_in.gate.is_open
@@ -122,7 +124,9 @@ async def test_accepted_loss_before_the_recovered_end_is_recorded(
     await start.admit()
     identity = boot(again.folder, "n9", "demo").identity
     assert identity.accepted_losses == (AcceptedLoss(OLD, told.epoch, told.epoch - 1, NEW),)
-    assert identity.acknowledged == noted(world.image), "what it told of lost epochs is forgotten"
+    assert identity.acknowledged == acknowledged_at(world.image), (
+        "what it told of lost epochs is forgotten"
+    )
 
 
 async def test_log_of_unknown_descent_is_refused_until_the_loss_is_accepted(

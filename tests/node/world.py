@@ -249,5 +249,5 @@ class Sessions:
     def may_store(self, _: str) -> bool:
         return True
 
-    async def wait_until_noted(self, data_ids: Collection[str], timeout_s: float) -> None:
+    async def wait_until_synced(self, data_ids: Collection[str], timeout_s: float) -> None:
         raise AssertionError("all is noted")

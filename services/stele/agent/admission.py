@@ -116,7 +116,7 @@ def _was_asked_to_leave(row: Node, request: Request | None) -> bool:
 SUBMIT_TIMEOUT_S: Final = 10.0
 RETRY_S: Final = 0.5
 LOOK_S: Final = 0.05
-NOTE_S: Final = 0.5
+CHECK_S: Final = 0.5
 """Interval for comparing the node's row and the enabled features, in seconds.
 
 Only logs and notes depend on it.
@@ -273,7 +273,7 @@ async def wait_for_membership(directory: DataDirectory, follower: LogFollower, s
         await stop.sleep(LOOK_S)
 
 
-async def keep_noted(directory: DataDirectory, follower: LogFollower, stop: Stop) -> None:
+async def keep_synced(directory: DataDirectory, follower: LogFollower, stop: Stop) -> None:
     """Note the enabled features on the disk, and log when the node has left or is excluded."""
     told = ""
     while not stop.requested:
@@ -287,7 +287,7 @@ async def keep_noted(directory: DataDirectory, follower: LogFollower, stop: Stop
                 await asyncio.to_thread(directory.save, enabled_features=image.features.enabled)
             except OSError as error:  # retried; the log has them in any case
                 log.warning("what is enabled cannot be put on the disk", why=str(error))
-        await stop.sleep(NOTE_S)
+        await stop.sleep(CHECK_S)
 
 
 async def keep_announced(
@@ -304,7 +304,7 @@ async def keep_announced(
     identity, pauses = directory.identity, growing_pauses()
     announced_epoch = 0  # the epoch that took the last announcement
     while not stop.requested:
-        image, pause_s = follower.image, NOTE_S
+        image, pause_s = follower.image, CHECK_S
         known = image.node(identity.node_id)
         if known is None or not row_differs(identity, advertised, known):
             announcer.on_listed()

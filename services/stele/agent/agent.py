@@ -24,7 +24,7 @@ from typing import Final
 
 import msgspec
 
-from stele.agent.gate import Gate, noted
+from stele.agent.gate import Gate, acknowledged_at
 from stele.agent.identity import Acknowledged, DataDirectory
 from stele.agent.orders import OrderExecutor, OrderHandler
 from stele.agent.stores import PreparedResizes, all_resizes
@@ -60,7 +60,7 @@ class Creations:
     """
 
     def __init__(self, directory: DataDirectory, image: Image) -> None:
-        self.newest = noted(image) if any(image.schema.all_data()) else NOTHING
+        self.newest = acknowledged_at(image) if any(image.schema.all_data()) else NOTHING
         """The newest epoch that created data.
 
         Stored data depends on this epoch and on no later one.
@@ -72,23 +72,23 @@ class Creations:
         self._changed = asyncio.Event()
 
     @property
-    def are_noted(self) -> bool:
+    def are_synced(self) -> bool:
         """Return whether the disk has the newest creation. Safe to call from any thread."""
         return self.newest.epoch <= self._directory.identity.acknowledged.epoch
 
-    def is_noted(self, data_id: str) -> bool:
+    def is_synced(self, data_id: str) -> bool:
         """Return whether rows of this data may be stored."""
         created = self._pending.get(data_id, self._of_first_image)
         return created <= self._directory.identity.acknowledged.epoch
 
     async def wait(self, data_ids: Collection[str]) -> None:
         """Wait until rows of all this data may be stored."""
-        while not all(map(self.is_noted, data_ids)):
+        while not all(map(self.is_synced, data_ids)):
             await self._changed.wait()
 
     async def wait_for_all(self) -> None:
         """Wait until rows of all data in the log, as far as it was read, may be stored."""
-        while not self.are_noted:
+        while not self.are_synced:
             await self._changed.wait()
 
     def follow(self, image: Image, delta: Delta) -> None:
@@ -101,9 +101,9 @@ class Creations:
                     continue
             if image.schema.of_data(data_id) and not delta.before.schema.of_data(data_id):
                 self._pending[data_id] = image.epoch
-                self.newest = noted(image)
+                self.newest = acknowledged_at(image)
 
-    def on_noted(self) -> None:
+    def on_synced(self) -> None:
         """Forget creations that are on the disk now, and wake waiters."""
         on_disk = self._directory.identity.acknowledged.epoch
         self._pending = {each: epoch for each, epoch in self._pending.items() if epoch > on_disk}
@@ -152,7 +152,7 @@ class Agent:
         self.follower = follower
         self._directory = directory
         self._gate = gate
-        self._noting: asyncio.Task[None] | None = None
+        self._syncing: asyncio.Task[None] | None = None
         self._life = uuid.uuid4().hex
         self._flows = flows
         self._loop = asyncio.get_running_loop()
@@ -167,16 +167,16 @@ class Agent:
 
         It continues from the number on the disk, over all starts.
         """
-        self._owes = False
+        self._ack_is_delayed = False
         """True while an ack is delayed until the disk has what it promises."""
         self._acked: tuple[object, ...] = ()
         self._acked_at_s = 0.0
-        self._soon: asyncio.TimerHandle | None = None
+        self._ack_timer: asyncio.TimerHandle | None = None
         self._heartbeat_s = heartbeat_s
         self._prepared_resizes = prepared_resizes
         follower.listen(self._on_epoch)
         self._orders = OrderExecutor(
-            self.node_id, follower, handlers(self), flows.send_report, self._wait_until_all_is_noted
+            self.node_id, follower, handlers(self), flows.send_report, self._wait_until_all_synced
         )
         self._heartbeats = self._loop.create_task(self._beat(), name="heartbeats")
 
@@ -188,12 +188,12 @@ class Agent:
         self._heartbeats.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await self._heartbeats
-        if self._noting is not None:
+        if self._syncing is not None:
             # A thread cannot be cancelled: the write to node.json must end before the directory is
             # unlocked.
-            await asyncio.wait([self._noting])
-        if self._soon is not None:
-            self._soon.cancel()
+            await asyncio.wait([self._syncing])
+        if self._ack_timer is not None:
+            self._ack_timer.cancel()
 
     @property
     def boot_id(self) -> str:
@@ -279,17 +279,17 @@ class Agent:
 
         No row is stored before that.
         """
-        return self._creations.is_noted(data_id)
+        return self._creations.is_synced(data_id)
 
-    async def wait_until_noted(self, data_ids: Collection[str], timeout_s: float) -> None:
+    async def wait_until_synced(self, data_ids: Collection[str], timeout_s: float) -> None:
         """Wait until ``may_store`` is true for all these ids. Raises TimeoutError."""
         self._ack_soon()
         async with asyncio.timeout(timeout_s):
             await self._creations.wait(data_ids)
 
-    async def _wait_until_all_is_noted(self, timeout_s: float) -> None:
+    async def _wait_until_all_synced(self, timeout_s: float) -> None:
         """Wait until the creations of all data are on the disk. Raises TimeoutError."""
-        if self._creations.are_noted:
+        if self._creations.are_synced:
             return
         self._ack_soon()
         try:
@@ -320,19 +320,19 @@ class Agent:
         self._ack_soon()
 
     def _ack_soon(self) -> None:
-        if self._soon is None:
+        if self._ack_timer is None:
             wait_s = self._acked_at_s + ACK_SPACING_S - self._loop.time()
-            self._soon = self._loop.call_later(max(0.0, wait_s), self._ack_if_changed)
+            self._ack_timer = self._loop.call_later(max(0.0, wait_s), self._ack_if_changed)
 
     def _ack_if_changed(self) -> None:
-        self._soon = None
-        if self._in_use() != self._acked or not self._creations.are_noted:
+        self._ack_timer = None
+        if self._in_use() != self._acked or not self._creations.are_synced:
             self._ack()
 
     def _in_use(self) -> tuple[object, ...]:
         return self.image.epoch, self.oldest_version_in_use(), self._sessions.in_use()
 
-    def may_speak(self) -> bool:
+    def may_acknowledge(self) -> bool:
         """Return whether acks may be sent.
 
         The gate must be open, and the reader must have no open suspicion about its log (rule 11).
@@ -341,18 +341,18 @@ class Agent:
 
     def _ack(self) -> None:
         """Send an ack, after its promises are on the disk."""
-        if not self.may_speak():
+        if not self.may_acknowledge():
             return
         if self._sequence == NOT_BEGUN:
             self._sequence = self._directory.heartbeats.counted
         # Disk before network (rule 50): an ack is a promise that must survive a crash.
-        if self._is_noted(self.image) and self._ahead() > 0:
+        if self._is_synced(self.image) and self._ahead() > 0:
             self._send_ack(self.image)
         else:
-            self._owes = True
-        # One write at a time: ``_note`` continues with the newest image when it ends.
-        if self._noting is None and (self._owes or self._is_short()):
-            self._noting = self._loop.create_task(self._note(self.image))
+            self._ack_is_delayed = True
+        # One write at a time: ``_sync`` continues with the newest image when it ends.
+        if self._syncing is None and (self._ack_is_delayed or self._needs_heartbeats()):
+            self._syncing = self._loop.create_task(self._sync(self.image))
 
     def _ahead(self) -> int:
         """Return how many acks may be sent before the number on the disk must be raised.
@@ -362,16 +362,16 @@ class Agent:
         """
         return self._directory.heartbeats.counted - self._sequence
 
-    def _is_short(self) -> bool:
+    def _needs_heartbeats(self) -> bool:
         return self._directory.heartbeats.is_short(self._sequence)
 
-    def _is_noted(self, image: Image) -> bool:
+    def _is_synced(self, image: Image) -> bool:
         """Return whether the disk has the promises of this image, and the creations of all data.
 
         Other processes rely on an acknowledged version, fence and exclusion. Stored data depends on
         its creation. A node may restart without any other epoch.
         """
-        return self._has_promises(image) and self._creations.are_noted
+        return self._has_promises(image) and self._creations.are_synced
 
     def _has_promises(self, image: Image) -> bool:
         known, topology = self._directory.identity.acknowledged, image.topology
@@ -381,15 +381,15 @@ class Agent:
             and image.membership.last_exclusion() <= known.epoch
         )
 
-    def _to_note(self, image: Image) -> Acknowledged | None:
+    def _unsynced_record(self, image: Image) -> Acknowledged | None:
         """Return the record that the disk lacks, or None.
 
         If only a creation is missing, the record is of the creation's own epoch. The node then
         depends on no later epoch.
         """
         if not self._has_promises(image):
-            return noted(image)
-        return None if self._creations.are_noted else self._creations.newest
+            return acknowledged_at(image)
+        return None if self._creations.are_synced else self._creations.newest
 
     def _send_ack(self, image: Image) -> None:
         """Acknowledge ``image``, with the versions and sessions that are in use now.
@@ -399,7 +399,7 @@ class Agent:
         topology, sessions = image.topology, self._sessions.in_use()
         oldest = min(self._versions.oldest_in_use(topology.version), topology.version)
         self._acked, self._acked_at_s = (image.epoch, oldest, sessions), self._loop.time()
-        self._sequence, self._owes = self._sequence + 1, False
+        self._sequence, self._ack_is_delayed = self._sequence + 1, False
         self._flows.send_ack(
             Ack(
                 node_id=self.node_id,
@@ -418,7 +418,7 @@ class Agent:
             )
         )
 
-    async def _note(self, image: Image) -> None:
+    async def _sync(self, image: Image) -> None:
         """Put the promises of ``image`` on the disk, then acknowledge it.
 
         It is acknowledged even if a newer version has come.
@@ -427,25 +427,25 @@ class Agent:
         continue.
         """
         try:
-            await asyncio.to_thread(self._put_on_disk, self._to_note(image), self._sequence)
+            await asyncio.to_thread(self._put_on_disk, self._unsynced_record(image), self._sequence)
         except OSError as error:  # the next heartbeat retries
-            if self._owes:
+            if self._ack_is_delayed:
                 log.warning("no acks: what they tell cannot be put on the disk", why=str(error))
             return
         finally:
-            self._noting = None
-        self._creations.on_noted()
-        is_behind = not self._is_noted(self.image)
-        if is_behind and self._ahead() > 0 and self.may_speak():
+            self._syncing = None
+        self._creations.on_synced()
+        is_behind = not self._is_synced(self.image)
+        if is_behind and self._ahead() > 0 and self.may_acknowledge():
             self._send_ack(image)
-        if is_behind or self._owes:
+        if is_behind or self._ack_is_delayed:
             self._ack()
 
     def _put_on_disk(self, lacking: Acknowledged | None, sequence: int) -> None:
         """Write the record and raise the heartbeat number. Runs in a thread. Raises OSError."""
         if lacking is not None:
             self._directory.save(acknowledged=lacking)
-        if self._is_short():
+        if self._needs_heartbeats():
             self._directory.heartbeats.get_ahead_of(sequence)
 
     async def _beat(self) -> None:

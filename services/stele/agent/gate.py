@@ -184,7 +184,7 @@ class Gate:
         self, directory: DataDirectory, follower: LogFollower, accept: str = "", claims: str = ""
     ) -> None:
         self.failure: NotThisReplica | None = None
-        self.looks_back = ""
+        self.ack_unknown = ""
         """The reason why the node's last ack is not known yet; empty once it is known."""
         self._lacks = ""
         """Message that the log lacks acknowledged epochs; empty before ``PATIENCE_S``."""
@@ -235,8 +235,8 @@ class Gate:
                 "not_admitted",
                 f"There is no cluster '{identity.cluster}' yet: run `stele found`, or correct STELE_CLUSTER.",
             )
-        if self.looks_back:
-            return Closed(CATCHING_UP, self.looks_back)
+        if self.ack_unknown:
+            return Closed(CATCHING_UP, self.ack_unknown)
         row = image.node(identity.node_id)
         if row is not None and row.host_id == identity.host_id:
             return Closed(CATCHING_UP, "The node has found its row in the log, and notes that.")
@@ -310,7 +310,7 @@ class Gate:
                     cluster_id=image.cluster_id,
                     log_id=image.log_id.hex(),
                     admitted_by=identity.admitted_by or row.request_id,
-                    acknowledged=identity.acknowledged if keeps else noted(image),
+                    acknowledged=identity.acknowledged if keeps else acknowledged_at(image),
                     accepted_losses=losses,
                     unknown_data=self._unknown_data(image),
                 )
@@ -381,7 +381,7 @@ class Gate:
         )
 
 
-def noted(image: Image) -> Acknowledged:
+def acknowledged_at(image: Image) -> Acknowledged:
     """Return the record to put on the disk before an ack contains the image's version and fence."""
     topology = image.topology
     return Acknowledged(image.epoch, image.state_id.hex(), topology.version, topology.fence_version)

@@ -134,7 +134,7 @@ class AgentState(Protocol):
     def enter(self, session: str) -> AbstractContextManager[SessionGuard]: ...
     def session_is_open(self, session: str) -> bool: ...
     def may_store(self, data_id: str) -> bool: ...
-    async def wait_until_noted(self, data_ids: Collection[str], timeout_s: float) -> None: ...
+    async def wait_until_synced(self, data_ids: Collection[str], timeout_s: float) -> None: ...
 
 
 class Refusal(msgspec.Struct, frozen=True):
@@ -188,10 +188,10 @@ class Judge:
         newer = [_wanted(request) for request in requests if self._is_newer(request)]
         if newer:
             await self.read_up_to(max(newer))
-        unnoted = {each.data_id for each in requests if not self._state.may_store(each.data_id)}
-        if unnoted:
+        unsynced = {each.data_id for each in requests if not self._state.may_store(each.data_id)}
+        if unsynced:
             with suppress(TimeoutError):
-                await self._state.wait_until_noted(unnoted, self.catch_up_limit_s)
+                await self._state.wait_until_synced(unsynced, self.catch_up_limit_s)
 
     async def read_up_to(self, epoch: int) -> None:
         try:

@@ -146,7 +146,7 @@ class LoadReporter:
     async def run(self) -> None:
         """Report at the interval, and soon after tablets change, until cancelled."""
         while True:
-            if not self._agent.may_speak():
+            if not self._agent.may_acknowledge():
                 await asyncio.sleep(min(MUTE_S, self._interval_s))
                 continue
             began_s = time.monotonic()

@@ -18,7 +18,7 @@ from stele.agent.admission import (
     expelled,
     join_ended,
     keep_announced,
-    keep_noted,
+    keep_synced,
     note_tokens,
     wait_for_membership,
 )
@@ -135,7 +135,7 @@ class Membership:
                 check_place(follower.image.node(self.node_id), self.advertised)
             async with self._announced(stop):
                 await wait_for_membership(directory, follower, stop)
-                await keep_noted(directory, follower, stop)
+                await keep_synced(directory, follower, stop)
         except LogError as error:
             log.error("not admitted before the log is recovered", why=str(error))
             await stop.wait()
@@ -155,7 +155,7 @@ class Membership:
         """
 
         def waits(why: str) -> None:
-            self.gate.looks_back = f"The node does not know its newest acknowledgement yet: {why}"
+            self.gate.ack_unknown = f"The node does not know its newest acknowledgement yet: {why}"
 
         settings = self._settings
         waits("it is read in the topic of acks.")
@@ -172,7 +172,7 @@ class Membership:
                 "the node's acknowledgement is recorded: it restarts, and reads the log up to there"
             )
             return True
-        self.gate.looks_back = ""
+        self.gate.ack_unknown = ""
         return False
 
     @asynccontextmanager

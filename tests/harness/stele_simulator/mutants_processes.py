@@ -65,7 +65,7 @@ def silent_nodes_have_answered(patch: Patch) -> None:
 @planted(RUN, rule="I6")
 def acks_come_before_the_disk(patch: Patch) -> None:
     """A node acknowledges a version before it is on its disk."""
-    plain = Agent._note
+    plain = Agent._sync
 
     async def later(self: Agent, image: Image) -> None:
         known, topology = self._directory.identity, image.topology
@@ -78,7 +78,7 @@ def acks_come_before_the_disk(patch: Patch) -> None:
         await asyncio.sleep(0.01)
         await plain(self, image)
 
-    patch.attribute(Agent, "_note", later)
+    patch.attribute(Agent, "_sync", later)
 
 
 @planted(RUN, rule="I14")
