@@ -13,7 +13,7 @@ import msgspec
 
 from stele.agent.identity import DataDirectory, Identity
 from stele.domain.commands import AnnounceNode, AnyCommand, Envelope, Join, Outcome, Replace
-from stele.domain.image import NO_LOG, Image
+from stele.domain.image import Image
 from stele.domain.model.membership import Node
 from stele.domain.model.requests import Request
 from stele.domain.names import NodeState, RequestStatus
@@ -202,7 +202,8 @@ async def admit(
             actor=actor_of(identity),
             reason="started with STELE_JOIN=auto" if joins else "restarted",
             origin=advertised.address,
-            log_id=_log_id(follower.image),
+            # Only this log may decide the command.
+            log_id=follower.image.founding.log_id_hex,
         )
         try:
             outcome = await submit.submit(envelope, SUBMIT_TIMEOUT_S)
@@ -240,11 +241,6 @@ async def admit(
         if not joins or row is None or row.address == advertised.address:
             log.info("known to the cluster", epoch=outcome.epoch)
             return
-
-
-def _log_id(image: Image) -> str:
-    """Return the id of the only log that may decide the command; empty if there is none yet."""
-    return "" if image.log_id == NO_LOG else image.log_id.hex()
 
 
 async def _wait_until_taken(actor: str, follower: LogFollower, stop: Stop) -> None:

@@ -94,17 +94,12 @@ def error_console() -> Console:
     return _console(sys.stderr.isatty(), stderr=True)
 
 
-def _told_width() -> int:
-    """Return COLUMNS if it is a number, else 0.
-
-    Some build servers set it to 0, which means unset.
-    """
-    told = os.environ.get("COLUMNS", "")
-    return int(told) if told.isdecimal() else 0
-
-
 def _console(is_terminal: bool, *, stderr: bool) -> Console:
-    width = None if is_terminal else _told_width() or PIPE_WIDTH
+    width = None
+    if not is_terminal:
+        columns = os.environ.get("COLUMNS", "")
+        # Some build servers set it to 0, which means unset.
+        width = (int(columns) if columns.isdecimal() else 0) or PIPE_WIDTH
     return VisibleConsole(stderr=stderr, width=width, highlight=False, emoji=False, soft_wrap=False)
 
 

@@ -9,7 +9,7 @@ from typing import Final
 import msgspec
 from immutables import Map
 
-from stele.domain.image import NO_LOG, Image
+from stele.domain.image import Image
 from stele.domain.names import NodeState
 from stele.domain.observed_time import NEVER, ObservedTime
 from stele.domain.topology.barriers import AckTable, StateIdOf, barrier, unknown, why_not_applied
@@ -254,7 +254,7 @@ class Guard:
         image = self.image
         topology = image.topology
         return Permissions(
-            log_id=log_id(image),
+            log_id=image.founding.log_id_hex,
             epoch=image.epoch,
             version=topology.version,
             fence_version=topology.fence_version,
@@ -321,13 +321,6 @@ class Guard:
         nodes = self.nodes()
         for liveness in Liveness:
             metrics.nodes.labels(liveness).set(sum(node.liveness is liveness for node in nodes))
-
-
-def log_id(image: Image) -> str:
-    """Return the incarnation of the log from which the image was read; empty before the cluster
-    exists.
-    """
-    return "" if image.log_id == NO_LOG else image.log_id.hex()
 
 
 def open_sessions(image: Image) -> tuple[str, ...]:

@@ -117,6 +117,11 @@ class ClusterImage(msgspec.Struct, frozen=True):
         """Lower bound of topology versions: every new version is greater than this."""
         return self.incarnations[-1].version_floor if self.incarnations else 0
 
+    @property
+    def log_id_hex(self) -> str:
+        """The log's id as 32 hex digits; empty before the founding."""
+        return "" if self.log_id == NO_LOG else self.log_id.hex()
+
 
 # The relation of an epoch of any log to a recovered log: contained in its history, or lost.
 

@@ -127,12 +127,11 @@ def to_facts(image: ClusterImage) -> Iterable[ClusterFact]:
     """Yield the founding as it was, and the recoveries in their order."""
     if not image.name:
         return
-    log_id = "" if image.log_id == NO_LOG else image.log_id.hex()
     # Each recovery names the ids of the log that it creates. Those are the ids of the next
     # incarnation, or the present ones.
     (first_log, first_topic), *later = (
         *((before.log_id, before.topic_id) for before in image.incarnations),
-        (log_id, image.topic_id),
+        (image.log_id_hex, image.topic_id),
     )
     yield ClusterCreated(image.name, image.cluster_id, image.partitioner, first_log, first_topic)
     for before, (log_id, topic_id) in zip(image.incarnations, later, strict=True):
