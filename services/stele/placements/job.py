@@ -79,7 +79,7 @@ class Job:
         cluster, fleet = settings.cluster, settings.clusters_pattern
         self._watch = TopicWatch(brokers, cluster, fleet)
         pattern = flow_pattern(cluster, fleet, "epochs")
-        self._standing = ClusterStates(self._watch, self._events, pattern, on_stop)
+        self._states = ClusterStates(self._watch, self._events, pattern, on_stop)
         interval_ms = settings.trigger_interval_ms
         self._query = FlowQuery(spark, settings, "epochs", scratch, interval_ms, self._write)
         self._reporting = (
@@ -89,7 +89,7 @@ class Job:
             brokers,
             store,
             self._events,
-            self._standing.stop,
+            self._states.stop,
             on_took,
             self._reporting.offer if self._reporting else lambda _: None,
             settings.placement_schema_ids,
@@ -98,7 +98,7 @@ class Job:
         self._upkeep = Upkeep(str(store))
         self._known: set[str] = set()
         self._delivered: set[str] = set()
-        self._looked_s = self._kept_s = self._asked_s = time.monotonic()
+        self._last_look_s = self._last_upkeep_s = self._last_snapshot_s = time.monotonic()
 
     @property
     def query(self) -> StreamingQuery | None:
@@ -106,7 +106,7 @@ class Job:
 
     @property
     def stopped(self) -> dict[str, str]:
-        return self._standing.stopped
+        return self._states.stopped
 
     @property
     def summaries_stopped(self) -> dict[str, str]:
@@ -136,7 +136,7 @@ class Job:
                 heads.get(cluster, FRESH).epoch
                 - (reached[cluster].epoch if cluster in reached else 0),
             )
-            for cluster, now in self._standing.topics.items()
+            for cluster, now in self._states.topics.items()
         }
 
     @property
@@ -151,13 +151,13 @@ class Job:
 
     def start(self) -> StreamingQuery:
         """Start from the heads of the table ``events``."""
-        self._standing.begin(self._settings.catch_up_urls)
-        self._meet(self._standing.topics)
+        self._states.begin(self._settings.catch_up_urls)
+        self._create_topics(self._states.topics)
         self._deriver.start()
         if self._reporting is not None:
             self._reporting.start()
         # A cluster that has stopped is read from its end on.
-        topics, stopped, heads = self._standing.topics, self.stopped, self._events.heads
+        topics, stopped, heads = self._states.topics, self.stopped, self._events.heads
         return self._query.start(
             {
                 cluster: now.offsets(
@@ -193,79 +193,72 @@ class Job:
         if self._reporting is not None:
             self._reporting.check()
         now_s = time.monotonic()
-        if now_s - self._looked_s >= LOOK_S:
-            self._looked_s = now_s
-            self._standing.look()
+        if now_s - self._last_look_s >= LOOK_S:
+            self._last_look_s = now_s
+            self._states.look()
             if self._reporting is not None:
                 self._reporting.look()
-            self._meet_again(self.topics_stopped)
+            # Missing topics of stopped clusters are created again.
+            self._known -= {*self.topics_stopped}
+            self._create_topics(self.topics_stopped)
             self._on_took("look", time.monotonic() - now_s)
         if self._progress.is_due():
-            self._progress.write(self._how_far())
-        if self._standing.waiting and now_s - self._asked_s >= SNAPSHOT_S:
-            self._standing.look_for_snapshots(self._settings.catch_up_urls)
-            self._asked_s = time.monotonic()
-        if now_s - self._kept_s >= UPKEEP_S:
-            self._kept_s = now_s
+            self._progress.write(self._progress_rows())
+        if self._states.waiting and now_s - self._last_snapshot_s >= SNAPSHOT_S:
+            self._states.look_for_snapshots(self._settings.catch_up_urls)
+            self._last_snapshot_s = time.monotonic()
+        if now_s - self._last_upkeep_s >= UPKEEP_S:
+            self._last_upkeep_s = now_s
             self._upkeep.start()
 
-    def _how_far(self) -> dict[str, Row]:
+    def _progress_rows(self) -> dict[str, Row]:
         heads, published, reached = self._events.heads, self._deriver.published, self.reached
-        return {
-            cluster: row_of(
-                cluster,
-                now.end,
-                (head := heads.get(cluster, FRESH)).next_offset,
-                head.epoch,
-                published.get(cluster),
-                reached[cluster].epoch if cluster in reached else None,
+        rows = dict[str, Row]()
+        for cluster, now in self._states.topics.items():
+            head = heads.get(cluster, FRESH)
+            epoch = reached[cluster].epoch if cluster in reached else None
+            published_epoch = published.get(cluster)
+            rows[cluster] = row_of(
+                cluster, now.end, head.next_offset, head.epoch, published_epoch, epoch
             )
-            for cluster, now in self._standing.topics.items()
-        }
+        return rows
 
     def _write(self, records: DataFrame) -> None:
         """Write one batch, without the rows that the table holds already, from any process."""
         began = time.perf_counter()
         self._deriver.check()
-        new = self._judged(records)
+        new = self._judge(records)
         self._on_took("events", time.perf_counter() - began)
         for cluster, rows in new.items():
             if rows.stopped:
-                if rows.hole and (cluster in self._delivered or self._standing.is_behind(cluster)):
+                if rows.hole and (cluster in self._delivered or self._states.is_behind(cluster)):
                     raise ReadAgain(f"Cluster {cluster}: {rows.stopped}")
                 if rows.elsewhere:
-                    self._asked_s = -SNAPSHOT_S
-                self._standing.stop(cluster, rows.stopped, waits=rows.elsewhere)
+                    self._last_snapshot_s = -SNAPSHOT_S
+                self._states.stop(cluster, rows.stopped, waits=rows.elsewhere)
             if rows.snapshot is not None:
                 raise ReadAgain(f"Cluster {cluster}: another process continued with a snapshot.")
         self._delivered |= set(new)
-        self._meet(new)
+        self._create_topics(new)
         self._deriver.offer(new)
         self._on_took("batch", time.perf_counter() - began)
 
-    def _judged(self, records: DataFrame) -> dict[str, NewRows]:
+    def _judge(self, records: DataFrame) -> dict[str, NewRows]:
         """Judge a batch.
 
         If strays stop a cluster, look at its anchor and judge the batch once more.
         """
-        new = self._events.append(records, frozenset(self.stopped), self._standing.certain)
+        new = self._events.append(records, frozenset(self.stopped), self._states.certain)
         heads = self._events.heads
         held_up = [
             c for c, rows in new.items() if rows.stray and heads[c].next_offset <= rows.stray.offset
         ]
         if held_up:
-            self._standing.look_at(held_up)
-            merge(
-                new, self._events.append(records, frozenset(self.stopped), self._standing.certain)
-            )
+            self._states.look_at(held_up)
+            merge(new, self._events.append(records, frozenset(self.stopped), self._states.certain))
         return new
 
-    def _meet_again(self, clusters: Iterable[str]) -> None:
-        """Create the missing topics of these clusters again."""
-        self._known -= set(clusters)
-        self._meet(clusters)
-
-    def _meet(self, clusters: Iterable[str]) -> None:
+    def _create_topics(self, clusters: Iterable[str]) -> None:
         """Create the topics of placements and of the schema for clusters that lack one."""
         unknown = sorted(set(clusters) - self._known)
         lacking = [
