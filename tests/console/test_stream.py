@@ -282,9 +282,9 @@ async def test_lagging_instance_is_replaced_by_one_with_newer_epochs() -> None:
                 ProcessStatus(service="metadata-log", url=url, up=True, ok=True, epoch=epoch)
                 for url, epoch in ((first, 3), (second, 9))
             ]
-            found.watch.look_elsewhere(3, shown)
+            found.watch.leave_stuck_stream(3, shown)
             assert old.streams == 1  # an event may be in flight
-            found.watch.look_elsewhere(3, shown)
+            found.watch.leave_stuck_stream(3, shown)
             await found.read(9)
         finally:
             task.cancel()

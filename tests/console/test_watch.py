@@ -74,7 +74,7 @@ async def test_poll_has_nodes_that_lag_behind_the_schema(
     mirror = SimpleNamespace(image=EMPTY_FOR_FOLLOWERS, trouble="", silent_s=lambda: 0.0)
     for answers in ({"/v1/schema/agreement": agreement}, {}):
         watch = Watch(Guard(answers), mirror, Hub(), 1.0)  # type: ignore[arg-type]
-        assert (await watch._look()).schema_behind == (behind if answers else ())
+        assert (await watch._poll()).schema_behind == (behind if answers else ())
 
 
 # The hub shares one stream with all pages: in order, each event once, with bounded memory.

@@ -122,11 +122,11 @@ def alerts(
     """Return all alerts, the worst first."""
     rows = [*liveness]
     found = [
-        *_of_log(image, trouble),
-        *_of_ranges(ranges),
-        *_of_processes(processes, {f"node {row.node_id}" for row in rows if _is_down(row)}),
-        *_of_nodes(image, rows),
-        *_of_progress(image, progress),
+        *_log_alerts(image, trouble),
+        *_ranges_alerts(ranges),
+        *_processes_alerts(processes, {f"node {row.node_id}" for row in rows if _is_down(row)}),
+        *_nodes_alerts(image, rows),
+        *_progress_alerts(image, progress),
     ]
     return tuple(sorted(found, key=lambda alert: alert.level != "bad"))
 
@@ -150,14 +150,14 @@ def range_health(image: Image, down: Set[str]) -> RangeHealth:
     return RangeHealth(total, under, unavailable)
 
 
-def _of_ranges(ranges: RangeHealth) -> Iterator[Alert]:
+def _ranges_alerts(ranges: RangeHealth) -> Iterator[Alert]:
     if ranges.unavailable:
         text = f"{ranges.unavailable} of {ranges.total} ranges and tablets have no majority of live replicas."
         do = "Quorum reads and writes of their keys fail. Start the nodes that are down."
         yield Alert("bad", text, do, {"view": "nodes"})
 
 
-def _of_log(image: Image, trouble: str) -> Iterator[Alert]:
+def _log_alerts(image: Image, trouble: str) -> Iterator[Alert]:
     if trouble:
         do = "This page may be stale. `stele stack status` shows whether a metadata-log runs."
         yield Alert("bad", trouble, do, {"view": "health"})
@@ -170,7 +170,7 @@ def _is_down(row: NodeLiveness) -> bool:
     return row.liveness is Liveness.DOWN
 
 
-def _of_processes(processes: Iterable[ProcessStatus], down: Set[str]) -> Iterator[Alert]:
+def _processes_alerts(processes: Iterable[ProcessStatus], down: Set[str]) -> Iterator[Alert]:
     """Yield the alerts of processes. Nodes that are ``down`` have an alert of their own."""
     place = {"view": "health"}
     for process in processes:
@@ -196,7 +196,7 @@ def _of_processes(processes: Iterable[ProcessStatus], down: Set[str]) -> Iterato
             yield Alert("warning", text, do, place)
 
 
-def _of_nodes(image: Image, liveness: Iterable[NodeLiveness]) -> Iterator[Alert]:
+def _nodes_alerts(image: Image, liveness: Iterable[NodeLiveness]) -> Iterator[Alert]:
     for row in liveness:
         node = image.membership.nodes.get(row.node_id)
         if _is_down(row) and (node is None or not node.excluded):
@@ -215,7 +215,7 @@ def _of_nodes(image: Image, liveness: Iterable[NodeLiveness]) -> Iterator[Alert]
             yield Alert("bad", text, do, {"view": "nodes", "node": row.node_id})
 
 
-def _of_progress(image: Image, progress: Progress | None) -> Iterator[Alert]:
+def _progress_alerts(image: Image, progress: Progress | None) -> Iterator[Alert]:
     if progress is None:
         do = "No operation makes progress until one does. Start a coordinator."
         yield Alert("bad", "No coordinator answers.", do, {"view": "health"})
@@ -230,10 +230,10 @@ def _of_progress(image: Image, progress: Progress | None) -> Iterator[Alert]:
         )
     for wait in progress.waits:
         if wait.request_ids and (wait.waited_s or 0.0) > LONG_WAIT_S:
-            yield _of_wait(image, wait)
+            yield _wait_alert(image, wait)
 
 
-def _of_wait(image: Image, wait: WaitProgress) -> Alert:
+def _wait_alert(image: Image, wait: WaitProgress) -> Alert:
     """Return the alert of a long wait: it names the node that is the cause, and the advice."""
     request_id = wait.request_ids[0]
     request, place = image.request(request_id), {"view": "operations", "request": request_id}

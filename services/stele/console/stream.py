@@ -134,7 +134,10 @@ class Pages:
 
     def _look(self) -> bytes:
         if self._looked[0] != self._watch.number:
-            self._looked = self._watch.number, event("looked", _JSON.encode(self._watch.looked))
+            self._looked = (
+                self._watch.number,
+                event("looked", _JSON.encode(self._watch.latest_poll)),
+            )
         return self._looked[1]
 
 

@@ -138,25 +138,25 @@ class HealthPoll(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Watch:
-    """Polls the services. ``looked`` is the newest result; the hub's bell rings after each."""
+    """Polls the services. ``latest_poll`` is the newest result; the hub's bell rings after each."""
 
     def __init__(self, upstream: Upstream, mirror: Mirror, hub: Hub, every_s: float) -> None:
         self._upstream = upstream
         self._mirror = mirror
         self._hub = hub
         self._every_s = every_s
-        self.looked = HealthPoll()
+        self.latest_poll = HealthPoll()
         self.throughput = Throughput()
         self.number = 0
         """Number of the newest poll. It increases by one."""
-        self._stuck_at = -1
+        self._polled_epoch = -1
         """Epoch at the previous poll."""
 
     async def run(self) -> None:
         """Poll until cancelled, while any page is open."""
         while True:
             if self._hub.readers:
-                self.looked = await self._look()
+                self.latest_poll = await self._poll()
                 self.number += 1
                 self._hub.ring()
             await asyncio.sleep(self._every_s)
@@ -182,7 +182,7 @@ class Watch:
             return ""
         return answer.body.decode(errors="replace") if answer.ok else ""
 
-    async def _look(self) -> HealthPoll:
+    async def _poll(self) -> HealthPoll:
         processes, liveness, agreement, progress = await asyncio.gather(
             self._processes(),
             self._answer("session-guard", "/v1/nodes", list[NodeLiveness]),
@@ -191,7 +191,7 @@ class Watch:
         )
         image, silent_s = self._mirror.image, self._mirror.silent_s()
         trouble = self._mirror.trouble or stale_reason(image.epoch, silent_s, processes)
-        self.look_elsewhere(image.epoch, processes)
+        self.leave_stuck_stream(image.epoch, processes)
         down = {row.node_id for row in liveness or () if row.liveness is Liveness.DOWN}
 
         def derive() -> tuple[WaitReport, RangeHealth, tuple[Alert, ...]]:
@@ -216,15 +216,15 @@ class Watch:
             pages=self._hub.readers,
         )
 
-    def look_elsewhere(self, epoch: int, processes: Iterable[ProcessStatus]) -> None:
+    def leave_stuck_stream(self, epoch: int, processes: Iterable[ProcessStatus]) -> None:
         """Switch to another stream when the followed one is stuck.
 
         It is stuck if a healthy metadata-log had newer epochs and none arrived since the previous
         poll.
         """
-        if self._stuck_at == epoch < newest_of(processes):
+        if self._polled_epoch == epoch < newest_of(processes):
             self._mirror.leave()
-        self._stuck_at = epoch
+        self._polled_epoch = epoch
 
     async def _processes(self) -> tuple[ProcessStatus, ...]:
         wanted = [

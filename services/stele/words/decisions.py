@@ -75,7 +75,7 @@ class Wanted(msgspec.Struct, frozen=True):
         inside = self.table == of or (not request.table_id and self.table.startswith(f"{of}."))
         if self.table and not inside:
             return False
-        return self.tablet is None or (_is_of_one(request) and request.tablet == self.tablet)
+        return self.tablet is None or (_is_of_one_tablet(request) and request.tablet == self.tablet)
 
     def is_named_in(self, text: str) -> bool:
         """Return True if the text of a refusal names the wanted table and tablet."""
@@ -128,9 +128,9 @@ class DecisionHistory:
             return
         del self._newest[request.request_id]
         if self._wanted.is_about(newest, self._names):
-            yield self._told(newest)
+            yield self._decision(newest)
 
-    def _told(self, request: Request) -> BalancerDecision:
+    def _decision(self, request: Request) -> BalancerDecision:
         kind, of = _kind(request), request.table_id or request.keyspace_id
         name = self._names.get(of, of)
         ended = request.status not in UNFINISHED
@@ -147,7 +147,7 @@ class DecisionHistory:
             took_s=took_s if ended else None,
             request_id=request.request_id,
             table=name if request.table_id else "",
-            tablet=request.tablet if _is_of_one(request) else None,
+            tablet=request.tablet if _is_of_one_tablet(request) else None,
             from_node=request.from_node,
             to_node=request.to_node,
             to_shard=request.to_shard if request.to_shard >= 0 else None,
@@ -160,15 +160,15 @@ class DecisionHistory:
         if not targets or not self._wanted.is_by(row.actor):
             return
         target, names = targets[0], self._names
-        told = _is_of_tablets(target) or row.actor == BALANCER
-        if told and self._wanted.is_about(target, names):
-            about = self._told(target).what if _is_of_tablets(target) else _plain(target, names)
+        is_shown = _is_of_tablets(target) or row.actor == BALANCER
+        if is_shown and self._wanted.is_about(target, names):
+            about = self._decision(target).what if _is_of_tablets(target) else _plain(target, names)
             yield _at_once(row, "cancel", f"cancel {about}", target.request_id)
 
     def _refusal(self, row: EpochRow, fact: Fact) -> Iterator[BalancerDecision]:
         wanted, actor = self._wanted, str(fact["actor"])
-        told = fact["command"] in COMMANDS and wanted.is_by(actor)
-        if told and wanted.is_named_in(fact["message"]):
+        is_shown = fact["command"] in COMMANDS and wanted.is_by(actor)
+        if is_shown and wanted.is_named_in(fact["message"]):
             yield BalancerDecision(
                 epoch=row.epoch,
                 at_ms=row.at_ms,
@@ -217,7 +217,7 @@ def _is_of_tablets(request: Request) -> bool:
     return bool(request.table_id) and (request.moves_replica or request.resizes or request.repairs)
 
 
-def _is_of_one(request: Request) -> bool:
+def _is_of_one_tablet(request: Request) -> bool:
     """Return True if the request is about a single tablet."""
     return request.moves_replica or request.stays_in_place
 
@@ -248,7 +248,7 @@ def _words(request: Request, kind: str, name: str) -> str:
     if request.tag:
         tablet = f" {request.tablet}" if request.restores_tablet else ""
         return f"{kind} {name}{tablet} {'from' if request.restore_id else 'as'} {request.tag}"
-    if not _is_of_one(request):
+    if not _is_of_one_tablet(request):
         to = f" to {request.wanted.words()}" if request.replication else ""
         return f"{kind} {name}{to}{request.among.words()}"
     return f"{kind} {name} {request.tablet}{request.ways()}{request.among.words()}"

@@ -81,7 +81,7 @@ class Case(msgspec.Struct, frozen=True):
         silent = (waited_s if b.silent_for_s is None else b.silent_for_s for b in nodes)
         return all(silent_s > DEAD_AFTER_S for silent_s in silent)
 
-    def looked_after(self) -> list[BlockerAnswer]:
+    def nodes_to_attend(self) -> list[BlockerAnswer]:
         """Return the nodes that need attention: the cause, and the nodes that are down."""
         if self.wait is None:
             return []
@@ -251,7 +251,7 @@ def _start_nodes(case: Case) -> str:
     Exclusion is advised only after the patience, and only where no acknowledged write depends on
     the nodes.
     """
-    nodes = case.looked_after()
+    nodes = case.nodes_to_attend()
     down = [b for b in nodes if b.is_down]
     if down:
         names = [b.node_id for b in down]
@@ -282,11 +282,11 @@ def _start_or_cancel(case: Case) -> str:
     Exclusion is not advised: an excluded node takes the data that only it has. A replacement or
     removal is refused where it would lose acknowledged writes.
     """
-    down = [b.node_id for b in case.looked_after() if b.is_down]
+    down = [b.node_id for b in case.nodes_to_attend() if b.is_down]
     if not down or not _operation(case.request.kind).is_of_nodes:
         return _start_nodes(case)
     others = [n for n in down if n != case.request.node_id]
-    if not case.are_past_patience([b for b in case.looked_after() if b.is_down]):
+    if not case.are_past_patience([b for b in case.nodes_to_attend() if b.is_down]):
         return _start_nodes(case)
     start = f"start {', '.join(down)}: then it continues"
     if not others:
@@ -297,7 +297,7 @@ def _start_or_cancel(case: Case) -> str:
 
 def _leave_alive(case: Case) -> str:
     """Return advice about nodes that were called dead and are alive."""
-    names = [b.node_id for b in case.looked_after()]
+    names = [b.node_id for b in case.nodes_to_attend()]
     leave = " and ".join(f"`stele decommission {each}`" for each in names)
     return f"{', '.join(names)} is alive: {leave} moves its data first" if names else "wait"
 
@@ -321,7 +321,7 @@ def _start_replicas(case: Case) -> str:
     return "start catch-up replicas, or those that are down: `stele catch-up show` lists them"
 
 
-def _look_at_the_log(case: Case) -> str:
+def _check_metadata_log(case: Case) -> str:
     return "wait; if it lasts, see whether a metadata-log runs: `stele stack status`"
 
 
@@ -329,14 +329,14 @@ def _thaw(case: Case) -> str:
     return "wait until the log is thawed, or agree with whoever restricted it: `stele log thaw`"
 
 
-def _look_at_coordinators(case: Case) -> str:
+def _check_coordinators(case: Case) -> str:
     return "wait; if it lasts, see which coordinator acts: `stele stack status`"
 
 
 _BY_KIND: Final[dict[WaitKind, Callable[[Case], str]]] = {
-    WaitKind.LOG: _look_at_the_log,
+    WaitKind.LOG: _check_metadata_log,
     WaitKind.RESTRICTED: _thaw,
-    WaitKind.STANDBY: _look_at_coordinators,
+    WaitKind.STANDBY: _check_coordinators,
     WaitKind.COMPANY: _wait,
     WaitKind.MEMBERS: _start_or_cancel,
     WaitKind.PREPARED: _wait_for_storage,
