@@ -163,9 +163,9 @@ def _have_reported_work(context: StepContext, transition: Transition, state: Sta
     kind = state.work_of_members or OrderKind.CLEANUP
     # Spoiled work is undone even if all nodes report success.
     if state.on_failure is not None:
-        spoiled = OPERATIONS[transition.kind].spoiled(context.image, transition)
-        if spoiled:
-            return failed(*_undo(context, transition, spoiled, ()))
+        invalidated = OPERATIONS[transition.kind].invalidated(context.image, transition)
+        if invalidated:
+            return failed(*_undo(context, transition, invalidated, ()))
     if state.cleaned_by is not None:
         # No node may delete now; the log marks all of them for a later cleanup.
         if tablets_may_lack_writes(context.image, transition):

@@ -625,10 +625,10 @@ class Coordination:
         cell = newest(cells_found)
         if consistency is not Consistency.ONE:
             have = {node_id for node_id, answer in answers.items() if answer.cell == cell}
-            await self._settle(attempt, cell, have | _same_stamp(answers, cell))
+            await self._read_repair(attempt, cell, have | _same_stamp(answers, cell))
         return cell, answers
 
-    async def _settle(self, attempt: _Attempt, cell: Cell, have: set[str]) -> None:
+    async def _read_repair(self, attempt: _Attempt, cell: Cell, have: set[str]) -> None:
         """Write the cell to replicas that lack it, so that no later read returns an older one."""
         enough = enough_writes(Consistency.QUORUM, attempt.row)
         if not enough(have):

@@ -97,7 +97,7 @@ def reads_do_not_settle(patch: Patch) -> None:
     async def nothing(self: Coordination, attempt: _Attempt, cell: Cell, have: set[str]) -> None:
         return None
 
-    patch.attribute(Coordination, "_settle", nothing)
+    patch.attribute(Coordination, "_read_repair", nothing)
 
 
 @planted(RUN)

@@ -206,7 +206,7 @@ def whole_plan(state: BalanceColumns, names: list[str], named: Named) -> Offline
     between = sum(size[move.unit] for move in plan.moves if move.source[0] != move.target[0])
     within = sum(size[move.unit] for move in plan.moves if move.source[0] == move.target[0])
     return OfflinePlan(
-        moves=tuple(told for move in plan.moves for told in _told(state, named, move)),
+        moves=tuple(each for move in plan.moves for each in _planned_moves(state, named, move)),
         converged=plan.converged,
         unmovable=tuple(_unmovable(state, names, named)),
         before=before,
@@ -217,7 +217,7 @@ def whole_plan(state: BalanceColumns, names: list[str], named: Named) -> Offline
     )
 
 
-def _told(state: BalanceColumns, named: Named, move: ReplicaMove) -> list[PlannedMove]:
+def _planned_moves(state: BalanceColumns, named: Named, move: ReplicaMove) -> list[PlannedMove]:
     """Return the move of each tablet of a unit."""
     nodes = state.nodes
     return [

@@ -98,9 +98,9 @@ def cancel(context: Context, command: Cancel) -> Decision:
     if request.status is RequestStatus.PENDING or (served and not served.goes_back):
         # Requests made for this one must not outlive it: pending ones end, running ones are marked
         # to go back.
-        made_for = [*OPERATIONS[request.kind].made_for(context.image, request)]
-        pending = [other for other in made_for if other.status is RequestStatus.PENDING]
-        running = (other for other in made_for if other.status is not RequestStatus.PENDING)
+        child_requests = [*OPERATIONS[request.kind].child_requests(context.image, request)]
+        pending = [other for other in child_requests if other.status is RequestStatus.PENDING]
+        running = (other for other in child_requests if other.status is not RequestStatus.PENDING)
         begun = (mark(context, other, why, cancelled=True) for other in running)
         marked = [fact for facts in begun if not isinstance(facts, Rejection) for fact in facts]
         ends = end_untouched(context, (request, *pending), RequestStatus.CANCELLED, why)

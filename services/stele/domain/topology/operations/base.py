@@ -259,7 +259,9 @@ class Operation:
     """Replica sets of each of which a barrier needs a quorum (I5)."""
     receivers: Callable[[Transition], list[str]] = no_receivers
     """Nodes that must stream, sorted."""
-    left_aside: Callable[[Image, Transition], Set[str]] = lambda image, transition: frozenset()
+    skipped_receivers: Callable[[Image, Transition], Set[str]] = lambda image, transition: (
+        frozenset()
+    )
     """Those receivers that the request leaves out."""
     sources: Callable[[Image, Transition, TransitionRow, str, Set[str]], Sources | None] = (
         sources_of_gained
@@ -267,7 +269,7 @@ class Operation:
     """Sources of a planned range for a receiver, without unavailable nodes; None if it need not
     stream.
     """
-    spoiled: Callable[[Image, Transition], str] = lambda image, transition: ""
+    invalidated: Callable[[Image, Transition], str] = lambda image, transition: ""
     """Returns why the finished work of all members is useless; empty while it is not."""
     on_written: Callable[[Image, Transition, tuple[WrittenPart, ...], int], Iterable[AnyFact]] = (
         lambda image, transition, wrote, log_ms: ()
@@ -295,7 +297,7 @@ class Operation:
     """
     rejected: NodeState | None = None
     """State of the node of a request that ended while pending; None leaves it unchanged."""
-    made_for: Callable[[Image, Request], Iterable[Request]] = lambda image, request: ()
+    child_requests: Callable[[Image, Request], Iterable[Request]] = lambda image, request: ()
     """Requests on its behalf, which are cancelled with it."""
     on_ended: Callable[[Image, Request], Iterable[AnyFact]] = lambda image, request: ()
     """Additional facts of the end of a request that has changed no ranges."""
@@ -312,7 +314,7 @@ class Operation:
 
     def receiving(self, image: Image, transition: Transition) -> list[str]:
         """Return all nodes that must stream, sorted."""
-        aside = self.left_aside(image, transition)
+        aside = self.skipped_receivers(image, transition)
         return [node_id for node_id in self.receivers(transition) if node_id not in aside]
 
     @property

@@ -211,7 +211,7 @@ def receivers(repairing: Transition) -> list[str]:
     return sorted({node for row in rows for node in row.old if len(row.old) > 1})
 
 
-def left_aside(image: Image, repairing: Transition) -> frozenset[str]:
+def skipped_receivers(image: Image, repairing: Transition) -> frozenset[str]:
     """Return the replicas that do not take part, dead or alive."""
     nodes, among = image.membership.nodes, _among(image, repairing)
     rows = (row for plan in repairing.plans.values() for row in plan.rows)
@@ -276,7 +276,7 @@ TABLET_REPAIR: Final = Operation(
         _STATE.END_REPAIR: State(),
     },
     receivers=receivers,
-    left_aside=left_aside,
+    skipped_receivers=skipped_receivers,
     sources=sources,
     on_done=on_done,
     cleans_up=False,
@@ -382,7 +382,7 @@ def table_repair_step(context: Context, request: Request) -> tuple[AnyFact, ...]
     return RepairsForgotten(request.table_id, restricted=True), *done
 
 
-def table_repair_made_for(image: Image, request: Request) -> Iterable[Request]:
+def table_repair_children(image: Image, request: Request) -> Iterable[Request]:
     """Return pending repairs that the balancer would not have asked for without it, or would ask
     for again.
     """
@@ -400,5 +400,5 @@ TABLE_REPAIR: Final = Operation(
     priority=7,
     served=Served(missing=table_repair_missing, step=table_repair_step),
     foreseen=table_repair_foreseen,
-    made_for=table_repair_made_for,
+    child_requests=table_repair_children,
 )

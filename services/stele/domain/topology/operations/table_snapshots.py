@@ -126,7 +126,7 @@ def snapshot_plans(image: Image, requests: list[Request]) -> dict[str, Transitio
     return {table.placement: TransitionPlan((), locks=(Range(*WHOLE_RING),))}
 
 
-def spoiled(image: Image, transition: Transition) -> str:
+def invalidated(image: Image, transition: Transition) -> str:
     """Return why the snapshot is useless: an excluded node may have had the only copy of a row."""
     return next(filter(None, (_unreadable(image, name) for name in transition.plans)), "")
 
@@ -188,7 +188,7 @@ TABLE_SNAPSHOT: Final = Operation(
         _STATE.SNAPSHOT: State(work_of_members=OrderKind.SNAPSHOT, on_failure=_STATE.END_SNAPSHOT),
         _STATE.END_SNAPSHOT: State(undoing=True),
     },
-    spoiled=spoiled,
+    invalidated=invalidated,
     on_written=on_written,
     cleans_up=False,
 )
@@ -320,7 +320,7 @@ def restore_ended(image: Image, request: Request) -> Iterable[AnyFact]:
     yield TableRestoreEnded(request.restore_id)
 
 
-def restore_made_for(image: Image, request: Request) -> Iterable[Request]:
+def restore_children(image: Image, request: Request) -> Iterable[Request]:
     """Return the unfinished restores of its tablets."""
     return (
         other
@@ -336,7 +336,7 @@ TABLE_RESTORE: Final = Operation(
     priority=7,
     served=Served(missing=restore_missing, step=restore_step),
     foreseen=restore_foreseen,
-    made_for=restore_made_for,
+    child_requests=restore_children,
     on_ended=restore_ended,
 )
 
