@@ -88,13 +88,13 @@ async def test_elected_coordinator_claims_a_term_and_acts_after_its_commit(
     process: Process,
 ) -> None:
     driver, world = process.driver, process.world
-    driver._look(100.0)
+    driver._step(100.0)
     ((term, _),) = process.sent.claims
     assert term == world.image.topology.coordinator.term + 1
     assert not acts(driver)
     await process.win()
     assert driver.term == term
-    driver._look(101.0)
+    driver._step(101.0)
     assert len(process.sent.claims) == 1
     assert acts(driver)
 
@@ -102,21 +102,21 @@ async def test_elected_coordinator_claims_a_term_and_acts_after_its_commit(
 async def test_claim_is_repeated_under_its_request_id(process: Process) -> None:
     resend_s = process.driver.limits.resend_s
     for at_s in (100.0, 100.0 + resend_s / 2, 100.0 + resend_s):
-        process.driver._look(at_s)
+        process.driver._step(at_s)
     first, again = process.sent.claims
     assert first == again
 
 
 async def test_two_elected_coordinators_do_not_race_for_the_term(process: Process) -> None:
     driver, world = process.driver, process.world
-    driver._look(100.0)
+    driver._step(100.0)
     ((term, _),) = process.sent.claims
     world.apply(ClaimCoordinator("another", term))
     await process.followed.follower.wait_for_epoch(world.image.epoch)
     assert driver.limits.resend_s < RECLAIM_S
-    driver._look(100.0 + driver.limits.resend_s)
+    driver._step(100.0 + driver.limits.resend_s)
     assert len(process.sent.claims) == 1
-    driver._look(100.0 + RECLAIM_S)
+    driver._step(100.0 + RECLAIM_S)
     assert [claimed for claimed, _ in process.sent.claims] == [term, term + 1]
 
 
@@ -134,7 +134,7 @@ async def test_slow_coordinator_still_excludes_dead_nodes(
     clock = SimpleNamespace(monotonic=lambda: now_s, time_ns=time.time_ns)
     monkeypatch.setattr(driver_module, "time", clock)
     monkeypatch.setattr(driver_module, "next_steps", slow)
-    driver._look(now_s)
+    driver._step(now_s)
     await process.win()
     world.apply(Exclude(("n3",)))
     await process.followed.follower.wait_for_epoch(world.image.epoch)
@@ -143,14 +143,14 @@ async def test_slow_coordinator_still_excludes_dead_nodes(
         for node_id in ("n1", "n2"):
             ack = ack_of(world.image, node_id, sequence=number)
             driver.on_ack(encode_ack(ack))
-        driver._look(now_s)
+        driver._step(now_s)
     assert any(isinstance(each.command, ExcludeDead) for each in process.sent.commands)
 
 
 @pytest.mark.parametrize("lacks", ["election", "the log's end", "the log"])
 async def test_inactive_coordinator_sends_no_commands(process: Process, lacks: str) -> None:
     driver, follower = process.driver, process.followed.follower
-    driver._look(100.0)
+    driver._step(100.0)
     await process.win()
     assert driver.caught_up
     if lacks == "election":
@@ -159,7 +159,7 @@ async def test_inactive_coordinator_sends_no_commands(process: Process, lacks: s
         process.followed.caught_up.clear()
     else:
         follower.failure = RuntimeError("corrupt")
-    driver._look(200.0)
+    driver._step(200.0)
     assert len(process.sent.claims) == 1
     assert driver.memory.round[:1] != (driver.term,)
     assert driver.caught_up is (lacks == "election")
@@ -173,7 +173,7 @@ async def test_joins_are_planned_in_a_thread(
     A node that has just sent its first ack joins the group, which is then planned again on the same image.
     """
     driver, world = process.driver, process.world
-    driver._look(100.0)
+    driver._step(100.0)
     await process.win()
     for number in (4, 5):
         world.apply(join(number), f"join-n{number}")
@@ -190,22 +190,22 @@ async def test_joins_are_planned_in_a_thread(
         threads.clear()
         for node_id in acks:
             driver.on_ack(encode_ack(ack_of(world.image, node_id, sequence=1)))
-        driver._look(101.0, await driver._steps_with_joins())
+        driver._step(101.0, await driver._steps_with_joins())
         assert threads and threading.main_thread() not in threads
 
 
 async def test_rejection_is_recorded_once_unless_temporary(process: Process) -> None:
     driver, sent, look_s = process.driver, process.sent, process.driver.limits.resend_s
-    driver._look(100.0)
+    driver._step(100.0)
     first = sent.outcome
-    driver._look(100.0 + look_s)
+    driver._step(100.0 + look_s)
     assert first.cancelled(), "the repeat has the only future of this id"
     (envelope, again) = sent.commands
     assert envelope.request_id == again.request_id
     sent.answers(Rejection(BUSY, "later"), taken=False)
     await asyncio.sleep(0)
     assert not driver.seen().refusals
-    driver._look(100.0 + 2 * look_s)
+    driver._step(100.0 + 2 * look_s)
     refusal = Rejection("stale_term", "another term is newer")
     sent.answers(refusal)
     await asyncio.sleep(0)

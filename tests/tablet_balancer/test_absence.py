@@ -39,7 +39,7 @@ async def test_balancer_plans_nothing_until_a_timeout_after_an_absence(
         while now_s < end_s:
             acks += 1
             balancer.on_ack(encode_ack(ack_of(image, "a1", sequence=acks)))
-            await balancer._look()
+            await balancer._round()
             now_s += 0.5
 
     clock = SimpleNamespace(monotonic=lambda: now_s, time_ns=lambda: 0)
@@ -50,6 +50,6 @@ async def test_balancer_plans_nothing_until_a_timeout_after_an_absence(
     assert plans[0] == 1000.0 + TIMEOUT_S
     plans.clear()
     now_s = 1085.0
-    await balancer._look()
+    await balancer._round()
     await reads_until(1095.0)
     assert plans[0] == 1085.0 + TIMEOUT_S

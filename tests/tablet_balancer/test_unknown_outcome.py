@@ -46,11 +46,11 @@ async def test_command_that_timed_out_keeps_its_id_and_delays_all_others(
     commander: Any = SimpleNamespace(horizon_ms=-1, submit=submit)
     balancer = Balancer(settings, followed, commander, Loads())
     balancer.on_ack(encode_ack(ack_of(image, "a1")))
-    await balancer._look()
-    await balancer._look()
+    await balancer._round()
+    await balancer._round()
     assert len(sent) == 2 and sent[0] == sent[1], "the next command waits for the first outcome"
     answers = True
-    await balancer._look()
+    await balancer._round()
     assert sent[2] == sent[0]
-    await balancer._look()
+    await balancer._round()
     assert [envelope.command for envelope in sent[3:]] == [each for each, _ in two.commands()]

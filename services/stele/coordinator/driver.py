@@ -181,12 +181,12 @@ class Driver:
         self.election.start()
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._probes.run())
-            tasks.create_task(self._look_on())
+            tasks.create_task(self._run_steps())
 
-    async def _look_on(self) -> None:
+    async def _run_steps(self) -> None:
         while True:
             steps = await self._steps_with_joins()
-            self._look(time.monotonic(), steps)
+            self._step(time.monotonic(), steps)
             await wait_at_most(self._wake, TICK_S)
             # Cleared after the pause, so that events within it need no second look.
             await asyncio.sleep(GATHER_S)
@@ -217,7 +217,7 @@ class Driver:
             self._reading = ObservedTime(self.limits.down_after_s)
         self._has_acted = self.active
 
-    def _look(self, now_s: float, steps: Steps | None = None) -> None:
+    def _step(self, now_s: float, steps: Steps | None = None) -> None:
         """Act by the steps of this look, which are computed here if they are not given."""
         self.rates = self.rates.with_samples(self.image, self._reports, now_s)
         metrics.active.set(self.active)

@@ -94,7 +94,7 @@ class Balancer:
         self._acks = AckTable()
         self._reading = ObservedTime(self._down_after_s)
         """Times at which acks were read. Each ack confirms that reading works."""
-        self._asked: Envelope | None = None
+        self._undecided: Envelope | None = None
         """The command without an outcome yet. It is sent again under its id."""
         self._last = Proposal()
         self._failures = Failures()
@@ -248,20 +248,20 @@ class Balancer:
         await self._followed.caught_up.wait()
         await wait_at_most(self._loads.read, LOADS_TIMEOUT_S)
         while True:
-            await self._look()
+            await self._round()
             await wait_at_most(self._wake, self._interval_s)
             await asyncio.sleep(GATHER_S)
             self._wake.clear()
 
-    async def _look(self) -> None:
+    async def _round(self) -> None:
         image = self.image
         can = self._followed.follower.failure is None and takes_from(image.commits, BALANCER)
         if not can or not image.cluster or not image.schema.with_tablets():
             return
         # A command with an unknown outcome may have been applied. A new look could then request the
         # same work under another id (docs/design.md, rule 3).
-        if self._asked is not None:
-            await self._submit(self._asked)
+        if self._undecided is not None:
+            await self._submit(self._undecided)
             return
         began_s = time.monotonic()
         if self._reading.elapsed_s(NEVER, began_s) < self._down_after_s:
@@ -273,12 +273,12 @@ class Balancer:
         for command, why in found.commands():
             await self._ask(command, why)
             # One command at a time has an unknown outcome, so that its id is kept (rule 3).
-            if self._is_open():
+            if self._has_unknown_outcome():
                 return
 
-    def _is_open(self) -> bool:
-        """Return whether a command has an unknown outcome."""
-        return self._asked is not None
+    def _has_unknown_outcome(self) -> bool:
+        # A method, because mypy does not see that ``_ask`` changes the field.
+        return self._undecided is not None
 
     async def _conditions(self) -> Conditions:
         return self.conditions(await self._loads_now())
@@ -319,18 +319,18 @@ class Balancer:
 
     async def _submit(self, envelope: Envelope) -> None:
         """Send a command and read the log up to its outcome, where the next look starts."""
-        self._asked = envelope
+        self._undecided = envelope
         try:
             outcome = await self._commander.submit(envelope, SUBMIT_TIMEOUT_S)
         # The log has decided nothing, so the next look may plan differently.
         except NotTakenError as error:
-            self._asked = None
+            self._undecided = None
             log.warning("the log does not take it", why=str(error))
             return
         except (TimeoutError, KafkaException) as error:
             log.warning("the metadata log has not answered yet", why=str(error))
             return
-        self._asked = None
+        self._undecided = None
         if outcome.rejection is not None:
             metrics.refused.labels(outcome.rejection.code).inc()
             log.info("refused", why=outcome.rejection.message)
