@@ -11,7 +11,13 @@ import pytest
 
 from stele.catch_up import diverging
 from stele.catch_up.announcements import next_command
-from stele.catch_up.diverging import DivergenceMark, begin_anew, mark, set_aside, why_not_served
+from stele.catch_up.diverging import (
+    DivergenceMark,
+    mark,
+    restart_after_divergence,
+    set_aside,
+    why_not_served,
+)
 from stele.catch_up.http import CatchUpApi
 from stele.catch_up.identity import identity_of
 from stele.domain.commands import AdmitDivergence, AnnounceReplica
@@ -79,7 +85,7 @@ async def test_diverged_replica_marks_its_folder_and_ends(
     ended = list[bool]()
     monkeypatch.setattr(diverging, "LOOK_S", 0.01)
     task = asyncio.create_task(
-        begin_anew(tmp_path, ME, lambda: history.image, lambda: ended.append(True))
+        restart_after_divergence(tmp_path, ME, lambda: history.image, lambda: ended.append(True))
     )
     await asyncio.sleep(0.05)
     assert not task.done() and set_aside(tmp_path) is None

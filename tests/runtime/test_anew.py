@@ -18,7 +18,7 @@ from stele.log.errors import (
 )
 from stele.runtime import starting
 from stele.runtime.catch_up import CatchUp
-from stele.runtime.starting import begin_anew
+from stele.runtime.starting import restart_after_failure
 
 RECOVERED = LogRecovered("0a" * 16, 5, "0b" * 16, "0c" * 16, "", 5, 0)
 
@@ -47,7 +47,7 @@ async def test_process_with_possibly_unique_epochs_stays_until_the_recovery(
     failed, ended = asyncio.Event(), list[bool]()
     failed.set()
     task = asyncio.create_task(
-        begin_anew(
+        restart_after_failure(
             failed,
             lambda: failure,
             lambda: bytes(16),
@@ -82,7 +82,7 @@ async def test_process_that_read_nothing_waits_for_a_recovered_snapshot(
     failed, ended, replica = asyncio.Event(), list[int](), Replica()
     failed.set()
     await asyncio.wait_for(
-        starting.begin_anew(
+        starting.restart_after_failure(
             failed,
             lambda: RecoveredError(3, RECOVERED, "recovered"),
             lambda: bytes(16),
@@ -100,7 +100,7 @@ async def test_process_without_catch_up_replicas_restarts() -> None:
     failed, ended = asyncio.Event(), list[bool]()
     failed.set()
     await asyncio.wait_for(
-        begin_anew(
+        restart_after_failure(
             failed,
             lambda: RecoveredError(3, RECOVERED, "recovered"),
             lambda: bytes(16),

@@ -46,7 +46,7 @@ def why_not_served(image: Image, identity: ReplicaIdentity) -> str:
     return ""
 
 
-async def begin_anew(
+async def restart_after_divergence(
     folder: Path, identity: ReplicaIdentity, image: Callable[[], Image], end: Callable[[], None]
 ) -> None:
     """Wait until the log records that the folder is invalid, mark it, then call ``end``."""

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from stele.catch_up.announcements import HeldSnapshot, ReplicaHoldings, Submits, send_due_commands
-from stele.catch_up.diverging import begin_anew
+from stele.catch_up.diverging import restart_after_divergence
 from stele.catch_up.filling import (
     FIRST_PAUSE_S,
     LAST_PAUSE_S,
@@ -198,7 +198,7 @@ async def _working(jobs: Jobs, followed: Followed, ends: AskEnds, ports: Ports) 
         is_certain = lambda: follower.failure is None and not follower.is_suspended  # noqa: E731
         group.create_task(truncate(ports.delete, image, ends, is_certain))
         group.create_task(jobs.trimmer.run())
-        group.create_task(begin_anew(jobs.folder, jobs.identity, image, ports.end))
+        group.create_task(restart_after_divergence(jobs.folder, jobs.identity, image, ports.end))
         group.create_task(jobs.mirroring())
 
 

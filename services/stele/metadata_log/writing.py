@@ -20,7 +20,7 @@ from stele.metadata_log.writer import Writer
 from stele.runtime.catch_up import CatchUp, RemoteArchive
 from stele.runtime.recent import EPOCHS as RECENT_EPOCHS
 from stele.runtime.service import freeze_objects
-from stele.runtime.starting import begin, begin_anew, end_in_order, floor_of_most
+from stele.runtime.starting import begin, end_in_order, floor_of_most, restart_after_failure
 
 
 @asynccontextmanager
@@ -57,12 +57,12 @@ async def writing(
     older = RemoteArchive(catch_up, log_id) if settings.catch_up_urls else None
     writer = Writer(epochs, settings, older_anywhere, where, older, floor, supported, past)
 
-    async def read_on() -> None:
+    async def start_reading() -> None:
         await writer.start()
         freeze_objects()
         on_read(writer)
 
-    starting = asyncio.create_task(read_on(), name="start")
+    starting = asyncio.create_task(start_reading(), name="start")
 
     async def late_floor() -> Floor | None:
         """Ask again for the floor.
@@ -74,8 +74,8 @@ async def writing(
         )
 
     comparing = asyncio.create_task(writer.compare(late_floor), name="compare")
-    beginning_anew = asyncio.create_task(
-        begin_anew(
+    restarting = asyncio.create_task(
+        restart_after_failure(
             writer.failed,
             lambda: writer.failure,
             lambda: writer.log_id,
@@ -83,12 +83,12 @@ async def writing(
             end,
             has_read=lambda: writer.has_read,
         ),
-        name="begin-anew",
+        name="restart",
     )
     try:
         yield writer
     finally:
-        for task in (comparing, beginning_anew, starting):
+        for task in (comparing, restarting, starting):
             task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await task

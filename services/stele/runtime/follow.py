@@ -25,7 +25,7 @@ from stele.runtime.recent import Recent
 from stele.runtime.retries import until_it_works
 from stele.runtime.service import Stop, freeze_objects
 from stele.runtime.settings import ServiceSettings
-from stele.runtime.starting import begin, begin_anew, end_in_order
+from stele.runtime.starting import begin, end_in_order, restart_after_failure
 
 CATCH_UP_ATTEMPT_S: Final = 30.0
 """Limit of one wait for the end of the log, in seconds. A long log takes several."""
@@ -142,8 +142,8 @@ async def reading(
     followed = Followed(follower)
     follower.start()
     catching_up = asyncio.create_task(followed.catch_up(), name="catch-up")
-    beginning_anew = asyncio.create_task(
-        begin_anew(
+    restarting = asyncio.create_task(
+        restart_after_failure(
             follower.failed,
             lambda: follower.failure,
             lambda: follower.log_id,
@@ -152,12 +152,12 @@ async def reading(
             followed.caught_up.is_set,
             is_replica=is_replica,
         ),
-        name="begin-anew",
+        name="restart",
     )
     try:
         yield followed
     finally:
-        for task in (beginning_anew, catching_up):
+        for task in (restarting, catching_up):
             task.cancel()
             with contextlib.suppress(asyncio.CancelledError, Exception):
                 await task

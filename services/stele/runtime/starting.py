@@ -266,7 +266,7 @@ def is_lasting(failure: Exception | None) -> bool:
     return not isinstance(failure, OffsetGoneError | RecoveredError | NoBeginningError)
 
 
-async def begin_anew(
+async def restart_after_failure(
     failed: asyncio.Event,
     failure: Callable[[], Exception | None],
     log_id: Callable[[], bytes],
