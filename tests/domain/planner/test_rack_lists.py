@@ -24,7 +24,7 @@ from stele.domain.planner.cluster import (
     vacant,
 )
 from stele.domain.planner.offline import plan_offline
-from stele.domain.tablets.copies import RackPlace, amiss
+from stele.domain.tablets.copies import RackPlace, deviations
 
 
 def nodes_of(spec: str) -> tuple[ClusterNode, ...]:
@@ -139,14 +139,14 @@ def test_lacking_and_surplus_racks_match_a_simple_count() -> None:
         wanted = Replication({"dc1": len(racks), "dc2": chance.randrange(1, 4)}, {"dc1": racks})
         row = chance.sample(range(len(places)), chance.randrange(1, 6))
         padded = np.array([row + [-1] * (6 - len(row))])
-        found = amiss(wanted, places, padded)
+        found = deviations(wanted, places, padded)
         of = [places[at].rack for at in row if places[at].dc == "dc1"]
         assert found["dc1"].lacks[0] == len([rack for rack in racks if rack not in of])
         kept = {rack for rack in racks if rack in of}
-        assert found["dc1"].beside[0] == len(of) - len(kept)
+        assert found["dc1"].surplus[0] == len(of) - len(kept)
         there = len(row) - len(of)
         assert found["dc2"].lacks[0] == max(0, wanted.copies["dc2"] - there)
-        assert found["dc2"].beside[0] == max(0, there - wanted.copies["dc2"])
+        assert found["dc2"].surplus[0] == max(0, there - wanted.copies["dc2"])
 
 
 def test_move_never_leads_away_from_the_rack_list() -> None:

@@ -304,7 +304,7 @@ def proposal(image: Image, conditions: Conditions = NO_CONDITIONS) -> Proposal:
     goes_on = bool(counted.moves or tablets.state.busy.any() or conditions.paused)
     shut = waits_for(image, conditions) - image.requests.going()
     # A pending change of replicas may still make room. No request is stuck until then.
-    if not (counted.amiss and goes_on):
+    if not (counted.deviates and goes_on):
         found = cannot_be_drained(image, tablets, seen.lost, moving, room_may_come=bool(shut))
         stuck = [each for each in found if each.waits]
         stuck += [each for each in found if not each.waits][-1:]
@@ -352,10 +352,10 @@ def forecast(image: Image, conditions: Conditions) -> Forecast:
         BalanceLimits(reads=MAX_MOVES, writes=MAX_MOVES),
     )
     tablets = seen.tablets
-    amiss = recounts(image, tablets, conditions, limits, seen.off.keys()).amiss
+    deviates = recounts(image, tablets, conditions, limits, seen.off.keys()).deviates
     planned = plan_to_fixed_point(tablets.state, tablets.names).moves
     moves = tuple(_proposed(seen, move).move for move in planned)
-    if amiss:
+    if deviates:
         return Forecast(moves, ())
     shut = waits_for(image, conditions) - image.requests.going()
     stuck = cannot_be_drained(image, tablets, seen.lost, frozenset(), room_may_come=bool(shut))

@@ -29,7 +29,15 @@ from stele.domain.planner.scopes import participation
 from stele.domain.planner.state import NOBODY
 from stele.domain.ring.quorum import blocking
 from stele.domain.ring.ranges import ANY
-from stele.domain.tablets.copies import Amiss, RackPlace, amiss, change_of, fewest, goal, room
+from stele.domain.tablets.copies import (
+    Deviation,
+    RackPlace,
+    change_of,
+    deviations,
+    fewest,
+    goal,
+    room,
+)
 
 # The state of one round of replica changes: streams used, and replicas by node.
 
@@ -262,13 +270,13 @@ class Recount(StrEnum):
 class Recounts:
     """Moves of one round, and the requests that can never be carried out.
 
-    ``amiss`` is true while some tablets differ from their goal. Other tablets may then find room
+    ``deviates`` is true while some tablets differ from their goal. Other tablets may then find room
     where these lose a replica.
     """
 
     moves: Sequence[TabletMove] = ()
     stuck: Sequence[Stuck] = ()
-    amiss: bool = False
+    deviates: bool = False
 
 
 def recounts(
@@ -282,13 +290,13 @@ def recounts(
     The function marks the tablets' units as ``busy`` in the state of ``tablets`` and counts their
     streams.
     """
-    moves, stuck, any_amiss = list[TabletMove](), list[Stuck](), False
+    moves, stuck, any_deviates = list[TabletMove](), list[Stuck](), False
     changes = ReplicaChanges(image, tablets, conditions, limits)
-    for at, keyspace in _with_any_amiss(image, tablets, changes):
+    for at, keyspace in _deviating_tables(image, tablets, changes):
         name, first = tablets.names[at], tablets.first[at]
         wanted, change = goal(image, keyspace), change_of(image, keyspace)
         units = slice(first, first + tablets.tablets_of(name))
-        found = amiss(wanted, changes.places, tablets.state.node[units])
+        found = deviations(wanted, changes.places, tablets.state.node[units])
         due = _Due.of(found.values())
         # A switch keeps surplus replicas. Replicas that a tablet lacks are added in any case.
         if change is None and name in off:
@@ -296,7 +304,7 @@ def recounts(
             due = due._replace(to_move=nothing, fewer=nothing)
         if not due.any():
             continue
-        any_amiss = True
+        any_deviates = True
         why = f"tablets of {keyspace.name} are to have {wanted.words()}"
         force = change is not None and change.force
         table = _TableChanges(at, name, units, wanted, found, due, why, force)
@@ -308,10 +316,10 @@ def recounts(
     by_request = {each.request_id: each for each in reversed(stuck)}
     # Evening out racks comes last. It gets only the streams that required changes leave.
     moves += spread(changes)
-    return Recounts(moves, [*by_request.values()], any_amiss)
+    return Recounts(moves, [*by_request.values()], any_deviates)
 
 
-def _with_any_amiss(
+def _deviating_tables(
     image: Image, tablets: Tablets, changes: ReplicaChanges
 ) -> Iterator[tuple[int, Keyspace]]:
     """Yield the tables, by position, with tablets that differ from their goal, and their keyspaces.
@@ -326,8 +334,8 @@ def _with_any_amiss(
         keyspace = image.schema.named(name)
         assert keyspace is not None, "a table that is balanced has a keyspace"
         units = np.flatnonzero(np.isin(tablets.state.table, its))
-        found = amiss(goal(image, keyspace), changes.places, tablets.state.node[units])
-        differs = np.any([each.lacks + each.beside for each in found.values()], axis=0)
+        found = deviations(goal(image, keyspace), changes.places, tablets.state.node[units])
+        differs = np.any([each.lacks + each.surplus for each in found.values()], axis=0)
         keyspaces |= dict.fromkeys(tablets.state.table[units[differs]].tolist(), keyspace)
     yield from sorted(keyspaces.items())
 
@@ -364,7 +372,7 @@ class _Due(NamedTuple):
     fewer: Mask
 
     @classmethod
-    def of(cls, found: Iterable[Amiss]) -> Self:
+    def of(cls, found: Iterable[Deviation]) -> Self:
         each = [(one.more > 0, one.to_move > 0, one.fewer > 0) for one in found]
         return cls(*(np.any(which, axis=0) for which in zip(*each, strict=True)))
 
@@ -380,7 +388,7 @@ class _TableChanges:
     name: str
     units: slice
     wanted: Replication
-    found: Mapping[str, Amiss]
+    found: Mapping[str, Deviation]
     due: _Due
     why: str
     force: bool

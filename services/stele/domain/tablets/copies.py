@@ -138,43 +138,43 @@ class RackPlace(NamedTuple):
     rack: str
 
 
-class Amiss(NamedTuple):
+class Deviation(NamedTuple):
     """By tablet of one dc, the replicas that it lacks and those outside its goal.
 
     If a tablet has both, in a dc with a rack list, some replicas must move to another rack.
     """
 
     lacks: Counts
-    beside: Counts
+    surplus: Counts
 
     @property
     def more(self) -> Counts:
         """Replicas to add."""
-        found: Counts = np.maximum(self.lacks - self.beside, 0)
+        found: Counts = np.maximum(self.lacks - self.surplus, 0)
         return found
 
     @property
     def fewer(self) -> Counts:
         """Replicas to delete."""
-        found: Counts = np.maximum(self.beside - self.lacks, 0)
+        found: Counts = np.maximum(self.surplus - self.lacks, 0)
         return found
 
     @property
     def to_move(self) -> Counts:
         """Replicas to move to another rack."""
-        found: Counts = np.minimum(self.lacks, self.beside)
+        found: Counts = np.minimum(self.lacks, self.surplus)
         return found
 
 
-def amiss(
+def deviations(
     wanted: Replication, places: Sequence[RackPlace], replicas: npt.NDArray[np.integer]
-) -> dict[str, Amiss]:
+) -> dict[str, Deviation]:
     """Return by dc how tablets differ from their goal.
 
     ``replicas`` has shape (tablets, width). Its values are positions in ``places``, one for each
     node; -1 means no replica.
     """
-    found = dict[str, Amiss]()
+    found = dict[str, Deviation]()
     for dc in sorted({*wanted.copies, *(place.dc for place in places)}):
         there = _count_of([place.dc == dc for place in places], replicas)
         lacks = np.maximum(wanted.copies.get(dc, 0) - there, 0)
@@ -183,12 +183,12 @@ def amiss(
             filled = [_count_of([at == rack for at in places], replicas) > 0 for rack in racks]
             # A second replica in one listed rack does not fill another rack.
             lacks = len(racks) - np.sum(filled, axis=0)
-        beside = there - wanted.copies.get(dc, 0) + lacks
-        found[dc] = Amiss(lacks, beside)
+        surplus = there - wanted.copies.get(dc, 0) + lacks
+        found[dc] = Deviation(lacks, surplus)
     return found
 
 
-class Unlike(NamedTuple):
+class DeviatingTable(NamedTuple):
     """A table with ``tablets`` tablets, out of ``of``, that differ from their goal.
 
     Together these lack ``more`` replicas, have ``fewer`` too many, and have ``to_move`` in other
@@ -206,7 +206,7 @@ class Unlike(NamedTuple):
         return self.more + self.fewer + self.to_move
 
 
-def unlike(image: Image, keyspace: Keyspace) -> Iterator[Unlike]:
+def deviating_tables(image: Image, keyspace: Keyspace) -> Iterator[DeviatingTable]:
     """Yield the keyspace's tables with tablets whose read replicas differ from the goal.
 
     During a cancelled change, tablets are left out that wait for an operator to remove dead nodes
@@ -219,14 +219,14 @@ def unlike(image: Image, keyspace: Keyspace) -> Iterator[Unlike]:
         if placement is None or table.base_table_id:
             continue
         names, reads = placement.nodes.names, placement.reads()
-        found = amiss(wanted, _places(image, names), reads)
-        counted = np.any([each.lacks + each.beside for each in found.values()], axis=0)
+        found = deviations(wanted, _places(image, names), reads)
+        counted = np.any([each.lacks + each.surplus for each in found.values()], axis=0)
         if change is not None and change.cancelled:
             counted &= _count_of(_are(names, image.membership.excluded()), reads) == 0
             for dc, each in found.items():
                 counted &= (each.lacks == 0) | _has_room(image, wanted, dc, names, reads)
         if counted.any():
-            yield Unlike(
+            yield DeviatingTable(
                 table=image.schema.full_name(table),
                 tablets=int(counted.sum()),
                 of=len(placement),
@@ -247,7 +247,7 @@ def recounting(image: Image, off: Set[str]) -> list[str]:
         f" {goal(image, keyspace).words()}"
         for keyspace in keyspaces
         if keyspace.tablets
-        for each in unlike(image, keyspace)
+        for each in deviating_tables(image, keyspace)
         if each.more or each.table not in off or change_of(image, keyspace) is not None
     ]
 

@@ -18,7 +18,7 @@ from stele.domain.names import RequestKind, RequestStatus, TransitionState
 from stele.domain.ring import transition
 from stele.domain.rules.requests import ended, new_request, started
 from stele.domain.rules.schema import check_replication, replication_for
-from stele.domain.tablets.copies import Unlike, goal, moves_of, unlike
+from stele.domain.tablets.copies import DeviatingTable, deviating_tables, goal, moves_of
 from stele.domain.topology.operations.base import (
     MissingCondition,
     Operation,
@@ -192,7 +192,7 @@ def tablets_missing(image: Image, request: Request) -> MissingCondition | None:
     if request.status is RequestStatus.PENDING:
         return None
     keyspace = image.schema.by_id[request.keyspace_id]
-    lacking = [*unlike(image, keyspace)]
+    lacking = [*deviating_tables(image, keyspace)]
     if lacking:
         which = ", ".join(
             f"{each.tablets} of {each.of} tablets of {each.table}" for each in lacking
@@ -218,10 +218,10 @@ def _replicas_that_change(image: Image, keyspace: Keyspace, request: Request) ->
 def tablets_foreseen(image: Image, request: Request) -> tuple[str, ...]:
     """Return the balancer's work for it."""
     keyspace = image.schema.by_id[request.keyspace_id]
-    return tuple(map(_in_words, unlike(image, keyspace)))
+    return tuple(map(_in_words, deviating_tables(image, keyspace)))
 
 
-def _in_words(each: Unlike) -> str:
+def _in_words(each: DeviatingTable) -> str:
     found = f"{each.table}: {each.more} replicas of {each.of} tablets are to be made, "
     found += f"{each.fewer} to be deleted"
     return f"{found}, {each.to_move} to go to another rack" if each.to_move else found
@@ -232,7 +232,7 @@ def tablets_step(context: Context, request: Request) -> tuple[AnyFact, ...]:
     image = context.image
     if request.status is RequestStatus.PENDING:
         keyspace = image.schema.by_id[request.keyspace_id]
-        to_move = sum(each.to_move for each in unlike(image, keyspace))
+        to_move = sum(each.to_move for each in deviating_tables(image, keyspace))
         return (RequestChanged(replace(started(context, request), replicas_to_move=to_move)),)
     # The balancer has restored the former replicas; the keyspace's row never changed.
     if request.cancelled:
