@@ -372,7 +372,7 @@ async def test_process_that_was_paused_looks_before_it_applies(
     here = Following(held=3)
     follower = await here.begin()
     here.log.may_look.clear()
-    monkeypatch.setattr(follower._reader._pulse, "beat", lambda: 1.5)
+    monkeypatch.setattr(follower._reader._clocks, "elapsed_s", lambda: 1.5)
     here.deliver(Record(3, here.values[3]))
     monkeypatch.undo()
     assert follower.image.epoch == 3

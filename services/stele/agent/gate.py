@@ -25,7 +25,7 @@ from stele.domain.image import Image
 from stele.domain.model.cluster import EpochStatus, epoch_status, incarnation
 from stele.domain.overrides import awaits_state
 from stele.domain.rules.membership import check_host
-from stele.log.clocks import Lasting
+from stele.log.clocks import ConditionTimer
 from stele.log.errors import OtherHistoryError
 from stele.log.follower import Floor, LogFollower
 from stele.runtime.logs import get_logger
@@ -250,7 +250,7 @@ class Gate:
 
         Raises NotThisReplica when the log is another one, or has another epoch there.
         """
-        short = Lasting()
+        short = ConditionTimer()
         while not stop.requested:
             self._raise_failure()
             if caught_up.is_set() and not self._older:
@@ -258,8 +258,8 @@ class Gate:
                 return
             if not self._is_short():
                 self._lacks = ""
-                short.over()
-            elif self._follower.is_at_end and short.seen(time.monotonic()) > PATIENCE_S:
+                short.reset()
+            elif self._follower.is_at_end and short.sample(time.monotonic()) > PATIENCE_S:
                 self._miss(f"the log ends at epoch {self._follower.image.epoch}", self._older)
             await stop.sleep(LOOK_S)
 

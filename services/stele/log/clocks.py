@@ -33,13 +33,13 @@ class Moment(NamedTuple):
         return max(self[0] - before[0], self[1] - before[1], self[2] - before[2])
 
 
-class Pulse:
-    """Measures the seconds between two calls of ``beat``."""
+class ClockJumpDetector:
+    """Measures the seconds between two calls of ``elapsed_s``."""
 
     def __init__(self) -> None:
         self._last = Moment.now()
 
-    def beat(self) -> float:
+    def elapsed_s(self) -> float:
         """Return the seconds since the previous call, or since the creation."""
         before, self._last = self._last, Moment.now()
         return self._last.after(before)
@@ -60,7 +60,7 @@ MOST_BETWEEN_S: Final = 2.0
 """Most seconds to count between two samples: the process may have slept, or brokers were away."""
 
 
-class Lasting:
+class ConditionTimer:
     """The duration of one condition, in seconds of a monotonic clock."""
 
     def __init__(self, most_between_s: float = MOST_BETWEEN_S) -> None:
@@ -68,13 +68,13 @@ class Lasting:
         self._seen_s: float | None = None
         self._lasted_s = 0.0
 
-    def seen(self, now_s: float) -> float:
+    def sample(self, now_s: float) -> float:
         """Note that the condition holds at ``now_s``; return the seconds that it has held."""
         if self._seen_s is not None:
             self._lasted_s += min(now_s - self._seen_s, self._most_between_s)
         self._seen_s = now_s
         return self._lasted_s
 
-    def over(self) -> None:
-        """Note that the condition does not hold, which resets the duration."""
+    def reset(self) -> None:
+        """Note that the condition does not hold."""
         self._seen_s, self._lasted_s = None, 0.0

@@ -28,7 +28,7 @@ from confluent_kafka import (
 from confluent_kafka.admin import AdminClient
 
 from stele.log.brokers import Brokers
-from stele.log.clocks import LONGEST_PAUSE_S, Pulse
+from stele.log.clocks import LONGEST_PAUSE_S, ClockJumpDetector
 from stele.log.deliveries import DELIVERIES, Refusals, refusal
 from stele.log.ends import Prober
 from stele.log.errors import OffsetGoneError
@@ -474,7 +474,7 @@ class KafkaLog:
 
         notices = Notices(partial(call_in, self._loop, on_doubt))
         consumer = self._consumer(error_cb=on_trouble, debug=DEBUG, logger=notices)
-        pulse = Pulse()
+        clocks = ClockJumpDetector()
         consumer.assign([TopicPartition(self._topic, 0, offset)])
         try:
             while not self._stop.is_set():
@@ -482,7 +482,7 @@ class KafkaLog:
                 messages = [] if first is None else [first, *consumer.consume(FOLLOW_BATCH, 0)]
                 # Report the pause before the records: calls into the loop keep their order, so the
                 # reader holds back everything that arrived after the pause.
-                pause_s = pulse.beat()
+                pause_s = clocks.elapsed_s()
                 if pause_s > LONGEST_PAUSE_S:
                     call_in(
                         self._loop, on_doubt, f"the reading thread was away for {pause_s:.1f} s"
@@ -494,7 +494,7 @@ class KafkaLog:
                     # Block this thread: the client's queue fills, and it stops fetching.
                     while not has_room() and not self._stop.wait(ROOM_POLL_S):
                         pass
-                    pulse.beat()  # the wait for room is not a pause of the process
+                    clocks.elapsed_s()  # the wait for room is not a pause of the process
         except Exception as error:  # any error that ends reading must reach the reader
             call_in(self._loop, on_error, error)
         finally:

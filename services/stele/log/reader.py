@@ -16,7 +16,7 @@ from typing import Final
 from confluent_kafka import KafkaException
 
 from stele.log.chain import PLAIN, STOPS, Anchor, Verdict, digest_of
-from stele.log.clocks import LONGEST_PAUSE_S, Lasting, Pulse
+from stele.log.clocks import LONGEST_PAUSE_S, ClockJumpDetector, ConditionTimer
 from stele.log.codec import DecodeError, decode_epoch
 from stele.log.errors import AnchorLostError, OffsetGoneError, TruncatedError
 from stele.log.fold import Fold, check_stray, stopped_by
@@ -84,13 +84,13 @@ class TopicReader:
         # Held records at the front that the last look covers. Others may not be skipped or end
         # reading before a look that began after their arrival.
         self._held_before_look = 0
-        self._pulse = Pulse()
+        self._clocks = ClockJumpDetector()
         self._suspected_s = 0.0
         self._since_s = 0.0
         self._failed_look = ""
         self._last_look_s = time.monotonic()
-        self._end_too_early = Lasting()
-        self._records_absent = Lasting()
+        self._end_too_early = ConditionTimer()
+        self._records_absent = ConditionTimer()
         """Duration for which records behind the last winner have been absent from the topic."""
         self._first_offset = 0
         """The topic's first offset, as last reported."""
@@ -106,7 +106,7 @@ class TopicReader:
         self._log.follow(
             self._fold.next_offset, self._on_records, self._on_error, self.suspect, self._has_room
         )
-        self._pulse.beat()
+        self._clocks.elapsed_s()
         # This process has not read the winners before a snapshot, so they are compared first.
         if len(self._fold.chain.recent) > 1:
             self.suspect("it begins with a snapshot")
@@ -153,7 +153,7 @@ class TopicReader:
 
     def look_at_clocks(self) -> None:
         """Raise a suspicion if the process was paused. Call it before every acknowledgement."""
-        pause_s = self._pulse.beat()
+        pause_s = self._clocks.elapsed_s()
         if pause_s > LONGEST_PAUSE_S:
             self.suspect(f"this process was away for {pause_s:.1f} s")
 
@@ -344,7 +344,7 @@ class TopicReader:
         if anchor is None:
             return
         if look.value is not None and digest_of(look.value) == anchor.digest:
-            self._end_too_early.over()
+            self._end_too_early.reset()
             return
         if look.value is None and look.end <= anchor.offset:
             self._wait_for_leader(anchor, look)
@@ -395,7 +395,7 @@ class TopicReader:
         absent = [each.offset for each in (*winners, *passed) if each.offset not in there]
         if absent:
             self._wait_for_records(min(absent), winners[-1].offset if winners else -1)
-        self._records_absent.over()
+        self._records_absent.reset()
 
     def _wait_for_records(self, absent: int, newest: int) -> None:
         """Raise TimeoutError while an old leader may hide the record at offset ``absent``.
@@ -403,7 +403,7 @@ class TopicReader:
         Up to the newest winner, which is known to exist, this holds without limit. Behind it,
         absent records count as lost after ``SHORT_LOG_S``.
         """
-        if absent <= newest or self._records_absent.seen(time.monotonic()) < SHORT_LOG_S:
+        if absent <= newest or self._records_absent.sample(time.monotonic()) < SHORT_LOG_S:
             text = f"offset {absent} was read, and is not read again"
             if not self.suspicion:
                 self.suspect(text)
@@ -411,7 +411,7 @@ class TopicReader:
 
     def _wait_for_leader(self, anchor: Anchor, look: TopicProbe) -> None:
         """Raise TimeoutError while the reported end may come from an old leader."""
-        if self._end_too_early.seen(time.monotonic()) < SHORT_LOG_S:
+        if self._end_too_early.sample(time.monotonic()) < SHORT_LOG_S:
             text = f"the log ends at {look.end}, before the last winner at {anchor.offset}"
             if not self.suspicion:
                 self.suspect(text)

@@ -8,7 +8,7 @@ from typing import Final
 from confluent_kafka import KafkaException
 
 from stele.domain.image import NO_LOG
-from stele.log.clocks import Lasting
+from stele.log.clocks import ConditionTimer
 from stele.log.errors import LostWinnersError
 from stele.log.fold import Fold
 from stele.log.follower import Floor
@@ -25,7 +25,7 @@ class KnownEnd:
         self._reader = reader
         self._fold = fold
         self._floor = floor
-        self._short = Lasting()
+        self._end_below_floor = ConditionTimer()
 
     @property
     def log_id(self) -> bytes:
@@ -50,7 +50,7 @@ class KnownEnd:
         short = "" if self._floor is None else self._floor.below(image.log_id, image.epoch)
         if not short:
             return
-        if self._short.seen(time.monotonic()) > SHORT_LOG_S:
+        if self._end_below_floor.sample(time.monotonic()) > SHORT_LOG_S:
             raise LostWinnersError(self._fold.next_offset, f"{short} {RECOVER}")
         raise TimeoutError(short)
 
@@ -64,7 +64,7 @@ class KnownEnd:
         """
         floor = await ask()
         self._floor = floor or self._floor
-        lasting = Lasting()
+        at_end = ConditionTimer()
         while floor is not None and not is_over():
             image, chain = self._fold.image, self._fold.chain
             offset, short = self._fold.next_offset, floor.below(image.log_id, image.epoch)
@@ -74,7 +74,7 @@ class KnownEnd:
             if not short:
                 return
             is_end = await self._is_at_end()
-            if is_end and lasting.seen(time.monotonic()) > SHORT_LOG_S:
+            if is_end and at_end.sample(time.monotonic()) > SHORT_LOG_S:
                 raise LostWinnersError(offset, f"{short} {RECOVER}")
             await asyncio.sleep(TICK_S)
 
