@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from stele.domain.commands import Outcome
-from stele.log.chain import MOST_OWN, Turns
+from stele.log.chain import MOST_OWN, WriterTurns
 from tests.log.memory import MemoryPartition
 from tests.log.test_pipeline import Writer, applied_once, create, setting
 
@@ -13,7 +13,7 @@ def two() -> tuple[Writer, Writer]:
     partition = MemoryPartition()
     one, other = create(partition), Writer("second", partition)
     other.meet()
-    one.pipeline.turns.may_give_way = True
+    one.pipeline.turns.may_pause = True
     return one, other
 
 
@@ -51,32 +51,32 @@ def test_writer_continues_when_its_turn_is_not_taken() -> None:
     one.submit(setting("second"))
     one.pipeline.flush()
     assert not one.sent
-    one.pipeline.turns.go_on()
+    one.pipeline.turns.resume()
     one.settle()
     assert "second" in one.pipeline.fold.image.features.settings
 
 
 def test_losing_writer_and_own_losers_do_not_give_way() -> None:
     one, other = two()
-    other.pipeline.turns.may_give_way = True
+    other.pipeline.turns.may_pause = True
     one.submit(setting("first"))
     other.submit(setting("other"))
     one.land()
     other.land()
     other.meet()
-    assert not other.pipeline.turns.gives_way
+    assert not other.pipeline.turns.is_paused
     other.pipeline.resolve()
     other.land()
     other.land()
     other.meet()
-    assert not other.pipeline.turns.gives_way, "a NOOP of its own came behind its own record"
-    assert not one.pipeline.turns.gives_way
+    assert not other.pipeline.turns.is_paused, "a NOOP of its own came behind its own record"
+    assert not one.pipeline.turns.is_paused
     one.meet()
-    assert one.pipeline.turns.gives_way is False, "another has won last"
+    assert one.pipeline.turns.is_paused is False, "another has won last"
 
 
 def test_records_that_never_come_back_are_forgotten() -> None:
-    turns = Turns()
+    turns = WriterTurns()
     for number in range(MOST_OWN + 10):
         turns.appended(bytes(26) + number.to_bytes(16, "big"))
     assert len(turns._own) == MOST_OWN

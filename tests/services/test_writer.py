@@ -182,7 +182,7 @@ async def test_losers_of_a_dead_writer_delay_others_only_briefly() -> None:
         await until(lambda: len(told) == asked, "it is told")  # noqa: B023
         busy._land(loser[:26] + bytes([asked] * 16) + loser[42:])
         await asyncio.sleep(0.02)
-    assert writer._giving_way._pause_s <= 8 * FIRST_PAUSE_S, "it gives way seldom"
+    assert writer._pause_timer._pause_s <= 8 * FIRST_PAUSE_S, "it gives way seldom"
     assert writer.losers >= 19
     await writer.close()
 

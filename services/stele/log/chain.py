@@ -174,7 +174,7 @@ class Chain:
         previous, _, log_id, witness_state_id, epoch, witness = _unpack(value)
         if log_id != self.log_id:
             return Verdict.STRAY
-        if not self._holds(witness, witness_state_id):
+        if not self._has_witness(witness, witness_state_id):
             return Verdict.LOST_WINNERS
         if previous != self.state_id:
             return _LOSER
@@ -218,7 +218,7 @@ class Chain:
         """Continue at ``offset``: the log was read again and holds no records before it."""
         self.next_offset = offset
 
-    def _holds(self, witness: int, state_id: bytes) -> bool:
+    def _has_witness(self, witness: int, state_id: bytes) -> bool:
         """Return False if this history lacks the witness. One older than the kept ids passes."""
         if witness < self._first_kept or witness <= self.epoch - KEPT_STATES:
             return True
@@ -258,13 +258,13 @@ MOST_OWN: Final = 65_536
 """Own records to remember until they are read. The oldest is dropped: lost records never come."""
 
 
-class Turns:
+class WriterTurns:
     """The turns of one writer. Call it for every record that the writer appends or reads."""
 
     def __init__(self) -> None:
-        self.may_give_way = False
-        """True while this writer may pause. The owner must call ``go_on`` if no other one wins."""
-        self.gives_way = False
+        self.may_pause = False
+        """True while this writer may pause. The owner must call ``resume`` if no other one wins."""
+        self.is_paused = False
         """True while the writer is paused: it must append nothing."""
         self._own: dict[bytes, None] = {}
         self._won_last = False
@@ -280,21 +280,21 @@ class Turns:
         self._own.pop(value[STATE_ID], None)
         self._won_last = True
 
-    def another_won(self) -> None:
+    def other_writer_won(self) -> None:
         """Note that a record of another writer has won, which ends the pause."""
-        self._won_last = self.gives_way = False
+        self._won_last = self.is_paused = False
 
-    def met_loser(self, value: bytes) -> None:
+    def read_loser(self, value: bytes) -> None:
         """Note a loser, and begin a pause if it is another writer's and this writer won last."""
         state_id = value[STATE_ID]
         if state_id in self._own:
             del self._own[state_id]
-        elif self._won_last and self.may_give_way:
-            self.gives_way = True
+        elif self._won_last and self.may_pause:
+            self.is_paused = True
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         """End the pause although no other writer has won."""
-        self.gives_way = False
+        self.is_paused = False
 
 
 # State ids: 16 bytes like a UUID version 7, each greater than the one before.

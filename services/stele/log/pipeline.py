@@ -18,7 +18,7 @@ The pipeline calls nobody. It returns a future for each command, and collects in
 owner must do next: append records, read past decisions, run a large decision.
 
 Commands that arrive during a large decision wait for it. Lost commands, and commands held for
-another writer's turn (``log.chain.Turns``), are decided with the next ``flush``, once for all records
+another writer's turn (``log.chain.WriterTurns``), are decided with the next ``flush``, once for all records
 that are read together. See docs/design.md, rules 1 to 4, 7 and 9.
 """
 
@@ -42,7 +42,7 @@ from stele.domain.facts import Epoch
 from stele.domain.image import NO_LOG, Image, without_memory
 from stele.domain.not_taken import BAD_ID, check_id, deleted, reused, unreadable
 from stele.domain.request_memory import RequestDecision, decisions_of, refusal, rejection_of
-from stele.log.chain import Turns
+from stele.log.chain import WriterTurns
 from stele.log.codec import decode_epoch
 from stele.log.fold import Fold
 from stele.log.record_builder import (
@@ -116,7 +116,7 @@ class CommitPipeline:
         self._by_request: dict[str, CommandInFlight] = {}
         self._open: PendingNoop | None = None
         self._deciding: Deciding | None = None
-        self.turns = Turns()
+        self.turns = WriterTurns()
         self._held: list[Waiting] = []
         """Commands that lost, followed by those that arrived later, in order of arrival."""
         self._held_readers: list[Pending] = []
@@ -234,7 +234,7 @@ class CommitPipeline:
 
         Call it after commands and after records. A read that arrives later needs its own NOOP.
         """
-        if self._is_holding() and not self.turns.gives_way:
+        if self._is_holding() and not self.turns.is_paused:
             asked, self._held = self._held, []
             readers, self._held_readers = self._held_readers, []
             self._resume(asked, readers)
@@ -268,9 +268,9 @@ class CommitPipeline:
             return None
         epoch = self.fold.offer(offset, value)
         if epoch is None:
-            self.turns.met_loser(value)
+            self.turns.read_loser(value)
         else:
-            self.turns.another_won()
+            self.turns.other_writer_won()
             self._newest = (epoch.epoch, value)
             if self._in_flight or self._open is not None or self._deciding is not None:
                 self.redecided += len(self._in_flight)
@@ -497,7 +497,7 @@ class CommitPipeline:
 
         While older commands are held, newer ones queue behind them to keep their order.
         """
-        return bool(self.turns.gives_way or self._held or self._held_readers)
+        return bool(self.turns.is_paused or self._held or self._held_readers)
 
     def _resume(self, asked: list[Waiting], readers: list[Pending]) -> None:
         for waiting in asked:

@@ -29,7 +29,7 @@ from stele.domain.commands import (
 )
 from stele.domain.image import Image
 from stele.domain.registry import KNOWN_FEATURES
-from stele.log.chain import ENTROPY_BITS, Turns, next_state_id
+from stele.log.chain import ENTROPY_BITS, WriterTurns, next_state_id
 from stele.log.errors import LogError, LostWinnersError
 from stele.log.fold import BEGINNING, Fold, Start
 from stele.log.follower import Floor
@@ -53,7 +53,9 @@ from stele.metadata_log.settings import MetadataLogSettings
 from stele.runtime.logs import get_logger
 from stele.runtime.metrics import foreign_messages
 
-# Backoff between writers: how long and how often a writer lets others win (``log.chain.Turns``).
+# Backoff between writers: how long and how often a writer lets others win.
+#
+# See ``log.chain.WriterTurns``.
 
 
 FIRST_WINDOW_S: Final = 0.1
@@ -67,27 +69,27 @@ LONGEST_PAUSE_S: Final = 10.0
 """Longest pause after an unused turn: the loser may have been the last record of a dead writer."""
 
 
-class GivingWay:
-    """Ends the turns of other writers. ``go_on`` appends what waits. Lives in the event loop."""
+class PauseTimer:
+    """Ends the turns of other writers. ``on_resumed`` appends what waits. Lives in the event loop."""
 
     def __init__(
-        self, turns: Turns, loop: asyncio.AbstractEventLoop, go_on: Callable[[], None]
+        self, turns: WriterTurns, loop: asyncio.AbstractEventLoop, on_resumed: Callable[[], None]
     ) -> None:
         self._turns = turns
         self._loop = loop
-        self._go_on = go_on
+        self._on_resumed = on_resumed
         self._window_s, self._pause_s = FIRST_WINDOW_S, FIRST_PAUSE_S
         self._timer: asyncio.TimerHandle | None = None
-        turns.may_give_way = True
+        turns.may_pause = True
 
-    def look(self, in_flight: int) -> None:
+    def update(self, in_flight: int) -> None:
         """Update the timer after each change.
 
         Another writer's turn starts once this writer has no record in flight.
         """
-        if self._turns.gives_way and self._timer is None and not in_flight:
-            self._timer = self._loop.call_later(self._window_s, self._in_vain)
-        elif self._timer is not None and not self._turns.gives_way and self._turns.may_give_way:
+        if self._turns.is_paused and self._timer is None and not in_flight:
+            self._timer = self._loop.call_later(self._window_s, self._on_unused_turn)
+        elif self._timer is not None and not self._turns.is_paused and self._turns.may_pause:
             self.close()  # another writer used the turn
             self._pause_s = FIRST_PAUSE_S
 
@@ -96,17 +98,17 @@ class GivingWay:
             self._timer.cancel()
             self._timer = None
 
-    def _in_vain(self) -> None:
-        self._turns.go_on()
-        self._turns.may_give_way = False
-        self._timer = self._loop.call_later(self._pause_s, self._once_more)
+    def _on_unused_turn(self) -> None:
+        self._turns.resume()
+        self._turns.may_pause = False
+        self._timer = self._loop.call_later(self._pause_s, self._allow_pause)
         self._window_s = min(2 * self._window_s, LONGEST_WINDOW_S)
         self._pause_s = min(2 * self._pause_s, LONGEST_PAUSE_S)
-        self._go_on()
+        self._on_resumed()
 
-    def _once_more(self) -> None:
+    def _allow_pause(self) -> None:
         self._timer = None
-        self._turns.may_give_way = True
+        self._turns.may_pause = True
 
 
 class ReaderStoppedError(Exception):
@@ -195,7 +197,7 @@ class Writer:
         self._past = PastDecisions(self.history)
         self._loop = asyncio.get_running_loop()
         self._pipeline = CommitPipeline(self._fold, make_ids(), self._loop)
-        self._giving_way = GivingWay(self._pipeline.turns, self._loop, self._flush_soon)
+        self._pause_timer = PauseTimer(self._pipeline.turns, self._loop, self._flush_soon)
         self._flush_is_due = False
         self._progress_s = time.monotonic()
         """Time of the last win, or of the append of the first record in flight, in monotonic
@@ -299,7 +301,7 @@ class Writer:
 
     async def close(self) -> None:
         self._reader.stop()
-        self._giving_way.close()
+        self._pause_timer.close()
         if self._large is not None:
             self._large.cancel()
         self._deciding.shutdown(wait=False)
@@ -350,7 +352,7 @@ class Writer:
         if not self.image.cluster:
             raise BusyError("there is no cluster in the log; run `stele found`")
         read = self._pipeline.linearizable_read()
-        self._go_on()
+        self._advance()
         async with asyncio.timeout(timeout_s):
             await read
         return self.image
@@ -378,7 +380,7 @@ class Writer:
         if foreign is not None:
             foreign_messages.labels("commands").inc()
         pending = self._pipeline.submit(envelope, foreign, digest)
-        self._go_on()
+        self._advance()
         return pending
 
     async def _completed(self, envelope: Envelope) -> Outcome:
@@ -464,12 +466,12 @@ class Writer:
         if self.failure is not None:
             raise ReaderStoppedError(self.failure) from self.failure
 
-    def _go_on(self) -> None:
+    def _advance(self) -> None:
         """Do what the pipeline has made ready, and let it flush at the end of this turn."""
-        self._do_what_is_ready()
+        self._handle_ready()
         self._flush_soon()
 
-    def _do_what_is_ready(self) -> None:
+    def _handle_ready(self) -> None:
         ready = self._pipeline.take_ready()
         if self.failure is not None:
             return  # all callers have failed
@@ -489,7 +491,7 @@ class Writer:
         decisions = await self._past.recall(epoch)
         if self.failure is None:
             self._pipeline.recalled(epoch, None if self._reader.is_suspended else decisions)
-            self._go_on()
+            self._advance()
 
     def _decide_in_thread(self, deciding: Deciding) -> None:
         """Decide a large command in a thread while the loop continues.
@@ -505,7 +507,7 @@ class Writer:
     def _decided(self, deciding: Deciding, large: asyncio.Future[Made]) -> None:
         if not large.cancelled() and self.failure is None:
             self._pipeline.decided(deciding, large.result())
-            self._go_on()
+            self._advance()
 
     def _spawn(self, work: Coroutine[Any, Any, T], name: str) -> asyncio.Task[T]:
         """Run ``work`` in a task that ends when the writer closes."""
@@ -522,8 +524,8 @@ class Writer:
     def _flush(self) -> None:
         self._flush_is_due = False
         self._pipeline.flush()
-        self._do_what_is_ready()
-        self._giving_way.look(self._pipeline.in_flight)
+        self._handle_ready()
+        self._pause_timer.update(self._pipeline.in_flight)
         metrics.in_flight.set(self._pipeline.in_flight)
 
     def _take(self, offset: int, value: bytes) -> None:
@@ -540,7 +542,7 @@ class Writer:
             metrics.foreign_epochs.inc()
 
     def _after_records(self) -> None:
-        self._go_on()
+        self._advance()
         metrics.epoch.set(self.image.epoch)
         metrics.losers.set(self.losers)
         metrics.strays.set(self.strays)
@@ -579,7 +581,7 @@ class Writer:
                     epoch=self.image.epoch,
                 )
                 self._pipeline.resolve()
-                self._do_what_is_ready()
+                self._handle_ready()
 
 
 def _observe(began_s: float, pending: Pending) -> None:
