@@ -11,7 +11,7 @@ from stele.log.codec import encode_epoch
 from stele.log.errors import OffsetGoneError
 from stele.log.fold import Start
 from stele.log.history import LARGE_BYTES, Bounds, EpochNotFoundError, History, Winner
-from stele.log.history import told as tell
+from stele.log.history import with_decoded as tell
 from stele.log.port import Record
 from tests.domain.history import History as Story
 from tests.domain.history import three_nodes

@@ -25,7 +25,7 @@ class RatedNode:
         self.report(*held)
 
     def report(self, *held: int, of: int = OF) -> TabletSizes:
-        (told,) = self.rates.told([table_of("t", of, dict.fromkeys(held, 7))])
+        (told,) = self.rates.with_rates([table_of("t", of, dict.fromkeys(held, 7))])
         return told
 
     def serve(self, tablet: int, times: int, *, lower: bool, written: bool = False) -> None:

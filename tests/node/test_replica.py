@@ -79,13 +79,13 @@ def read(world: World, mode: ReadMode, key: bytes = b"k") -> Read:
 
 async def test_only_served_operations_count_in_the_rates(world: World, node: Node) -> None:
     held = [table_of(world.data_id, 1, {0: 0})]
-    node.rates.told(held)
+    node.rates.with_rates(held)
     older = write(world, cell=Cell(5, False, b"older"))
     stale = write(world, b"other", version=world.version + 1)
     ops: list[AnyOp] = [write(world), older, stale, *(read(world, mode) for mode in ReadMode)]
     await node.replica.serve(ops)
     node.now_s = 1.0
-    (told,) = node.rates.told(held)
+    (told,) = node.rates.with_rates(held)
     assert (told.reads_per_s, told.writes_per_s) == ((3,), (2,))
 
 

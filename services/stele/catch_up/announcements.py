@@ -30,7 +30,7 @@ from stele.domain.model.archive import (
 from stele.domain.model.requests import asking_ms, named, state_time_ms
 from stele.domain.names import ReplicaState
 from stele.domain.not_taken import moved_on, takes_from
-from stele.domain.rules.archive import is_told, to_admit
+from stele.domain.rules.archive import has_admitted_divergence, to_admit
 from stele.domain.rules.retention import Point, to_propose, trimming, truncatable
 from stele.log.archive.container import EpochSpan
 from stele.log.archive.snapshots import SnapshotHead
@@ -107,7 +107,7 @@ def next_command(image: Image, own: ReplicaHoldings, now_ms: int) -> ArchiveComm
             address=own.address,
             folder_id=identity.folder_id,
         )
-    if is_told(image.archive, identity.replica_id, identity.folder_id):
+    if has_admitted_divergence(image.archive, identity.replica_id, identity.folder_id):
         return None
     said = _divergence(image, own) or _snapshots(image, own) or _vote(image, own)
     if said is None and known.state is ReplicaState.MEMBER:

@@ -128,7 +128,7 @@ class Checks:
         self.answer = CheckAnswer(
             state=CheckState.DONE, began_ms=began_ms, ended_ms=_now_ms(), verdict=verdict
         )
-        metrics.told(self.answer)
+        metrics.set_check(self.answer)
         for flaw in verdict.flaws:
             log.error("the check of the archive found a flaw", what=flaw)
         await asyncio.to_thread(self._keep)
@@ -155,7 +155,7 @@ def _read(kept: Path | None) -> CheckAnswer:
     if kept is not None:
         with contextlib.suppress(OSError, msgspec.DecodeError):
             answer = msgspec.json.decode(kept.read_bytes(), type=CheckAnswer)
-            metrics.told(answer)
+            metrics.set_check(answer)
             return answer
     return CheckAnswer(state=CheckState.NONE)
 

@@ -17,7 +17,7 @@ from stele.catch_up import metrics
 from stele.catch_up.checking import FILE as CHECKED
 from stele.catch_up.identity import FILE, ReplicaIdentity
 from stele.domain.image import Image
-from stele.domain.rules.archive import is_told, to_admit
+from stele.domain.rules.archive import has_admitted_divergence, to_admit
 from stele.log.archive.archive import SEGMENTS, SNAPSHOTS
 from stele.log.archive.container import sync_folder, whole_file
 from stele.runtime.logs import get_logger
@@ -41,7 +41,9 @@ class DivergenceMark(msgspec.Struct, frozen=True):
 def why_not_served(image: Image, identity: ReplicaIdentity) -> str:
     """Return why the replica must not serve its archive; empty when it may."""
     replica_id = identity.replica_id
-    if to_admit(image, replica_id) or is_told(image.archive, replica_id, identity.folder_id):
+    if to_admit(image, replica_id) or has_admitted_divergence(
+        image.archive, replica_id, identity.folder_id
+    ):
         return "its snapshots are not what a majority of the members has"
     return ""
 
@@ -51,7 +53,7 @@ async def restart_after_divergence(
 ) -> None:
     """Wait until the log records that the folder is invalid, mark it, then call ``end``."""
     replica_id = identity.replica_id
-    while not is_told(image().archive, replica_id, identity.folder_id):  # noqa: ASYNC110
+    while not has_admitted_divergence(image().archive, replica_id, identity.folder_id):  # noqa: ASYNC110
         await asyncio.sleep(LOOK_S)
     told = image().archive.diverged[replica_id]
     metrics.divergences.inc()

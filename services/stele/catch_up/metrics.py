@@ -59,8 +59,8 @@ flaws = Gauge(
 )
 
 
-def told(answer: CheckAnswer) -> None:
-    """What a check has found."""
+def set_check(answer: CheckAnswer) -> None:
+    """Set the metrics of a check."""
     if answer.verdict is not None:
         checked_seconds.set(answer.ended_ms / 1000)
         flaws.set(len(answer.verdict.flaws))

@@ -106,14 +106,14 @@ class Checkpoint(NamedTuple):
     next_offset: int
 
 
-async def told(winners: Sequence[Winner], tell: Callable[[list[Epoch]], T]) -> T:
-    """Return ``tell`` of the decoded epochs.
+async def with_decoded(winners: Sequence[Winner], use: Callable[[list[Epoch]], T]) -> T:
+    """Return the result of ``use`` on the decoded epochs.
 
     Large ones are decoded in a thread so that commits are not delayed.
     """
 
     def work() -> T:
-        return tell([winner.decode() for winner in winners])
+        return use([winner.decode() for winner in winners])
 
     if sum(len(winner.value) for winner in winners) < LARGE_BYTES:
         return work()
@@ -205,7 +205,7 @@ class History:
         Raises EpochNotFoundError when they are older than this process can read, OffsetGoneError
         when the topic was truncated, TimeoutError when the broker is too slow.
         """
-        return await told([winner async for winner in self.winners(first, limit)], list)
+        return await with_decoded([winner async for winner in self.winners(first, limit)], list)
 
     async def winners(self, first: int, limit: int) -> AsyncGenerator[Winner, None]:
         """Yield at most ``limit`` winners from ``first`` on, not decoded.
@@ -223,7 +223,7 @@ class History:
 
     async def epoch(self, epoch: int) -> Epoch:
         """Return one epoch, decoded. Raises as ``winner`` does."""
-        (found,) = await told([await self.winner(epoch)], list)
+        (found,) = await with_decoded([await self.winner(epoch)], list)
         return found
 
     async def winner(self, epoch: int) -> Winner:

@@ -19,7 +19,7 @@ from stele.domain.snapshot import state_hash
 from stele.domain.staging import of_names
 from stele.domain.view import diff
 from stele.log.errors import OffsetGoneError
-from stele.log.history import EpochNotFoundError, told
+from stele.log.history import EpochNotFoundError, with_decoded
 from stele.log.kafka import TopicMissingError
 from stele.metadata_log.api import CommandRequest, outcome_answer
 from stele.metadata_log.openapi import openapi, query_parameters
@@ -205,13 +205,13 @@ class MetadataLogApi:
         limit = limit_of(request, DEFAULT_LIMIT, MAX_LIMIT)
         names = fact_names(request)
         found = self._writer.history.winners(max(1, first), limit)
-        body = await told([winner async for winner in found], partial(_page, names))
+        body = await with_decoded([winner async for winner in found], partial(_page, names))
         return await respond(request, body)
 
     async def get_epoch(self, request: Request) -> Response:
         asked = parse("epoch", request.path_params["epoch"])
         found = await self._writer.history.winner(asked)
-        (body,) = await told([found], as_json)
+        (body,) = await with_decoded([found], as_json)
         return await respond(request, body)
 
     async def get_diff(self, request: Request) -> Response:

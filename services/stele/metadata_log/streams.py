@@ -16,7 +16,7 @@ from stele.domain.evolve import evolve
 from stele.domain.facts import Epoch
 from stele.domain.image import Image, without_memory
 from stele.domain.view import delta_view, epoch_view
-from stele.log.history import EpochNotFoundError, told
+from stele.log.history import EpochNotFoundError, with_decoded
 from stele.metadata_log.questions import id_of, number, resumed_after
 from stele.metadata_log.writer import Writer
 from stele.runtime.answers.history import ChangesAnswer
@@ -134,7 +134,7 @@ class Streams:
                 async with aclosing(self._writer.history.winners(epoch, STREAM_EPOCHS)) as winners:
                     async for found in winners:
                         epoch = found.epoch + 1
-                        content = await told([found], partial(_content, event))
+                        content = await with_decoded([found], partial(_content, event))
                         if encoded is not None:
                             _remember(encoded, found.epoch, content)
                         yield content

@@ -117,14 +117,14 @@ class Rates:
             counts = table.writes if written else table.reads
             counts[half] = counts.get(half, 0) + 1
 
-    def told(self, tables: Sequence[TabletSizes]) -> tuple[TabletSizes, ...]:
+    def with_rates(self, tables: Sequence[TabletSizes]) -> tuple[TabletSizes, ...]:
         """Return these tables with the rates of their tablets.
 
         Counts of all other tablets are discarded.
         """
         now_s = self._clock()
         self._tables = {each.data_id: self._of(each, now_s) for each in tables}
-        return tuple(self._with_rates(each, now_s) for each in tables)
+        return tuple(self._table_with_rates(each, now_s) for each in tables)
 
     def _of(self, told: TabletSizes, now_s: float) -> _Table:
         """Return the table's counts from now on, with rates that include the counts until now."""
@@ -141,7 +141,7 @@ class Rates:
             found.tablets[number] = tablet
         return found
 
-    def _with_rates(self, told: TabletSizes, now_s: float) -> TabletSizes:
+    def _table_with_rates(self, told: TabletSizes, now_s: float) -> TabletSizes:
         tablets = self._tables[told.data_id].tablets
         rates = [self._whole(tablets[number], now_s) for number in told.tablets]
         return msgspec.structs.replace(
@@ -182,7 +182,7 @@ async def measured(
 
 def with_rates(rates: Rates, tables: Sequence[TabletSizes]) -> tuple[TabletSizes, ...]:
     """Return the tables of the next report with rates, and set the metrics to them."""
-    told = rates.told(tables)
+    told = rates.with_rates(tables)
     metrics.tablet_bytes.set(sum(sum(table.sizes_bytes) for table in told))
     metrics.tablet_reads.set(known_sum(table.reads_per_s for table in told))
     metrics.tablet_writes.set(known_sum(table.writes_per_s for table in told))

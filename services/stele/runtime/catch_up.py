@@ -204,7 +204,7 @@ class CatchUp:
                 said[url] = repr(error)
         if said and {*said.values()} == {"not there"}:
             raise NotArchivedError(first)
-        raise CatchUpUnavailable(f"No replica gave epoch {first}: {_told(said)}")
+        raise CatchUpUnavailable(f"No replica gave epoch {first}: {_reasons_text(said)}")
 
     async def _ask_all(
         self, path: str, kind: type[Any], question: dict[str, object], grace_s: float = GRACE_S
@@ -285,7 +285,7 @@ class CatchUp:
         return sorted(self._urls, key=distance)
 
 
-def _told(said: dict[str, str]) -> str:
+def _reasons_text(said: dict[str, str]) -> str:
     return "; ".join(f"{url}: {why}" for url, why in said.items()) or "no replica is known"
 
 

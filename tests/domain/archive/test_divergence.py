@@ -2,7 +2,7 @@
 
 from stele.domain.commands import AdmitDivergence, ForgetReplica
 from stele.domain.model.archive import UPKEEP, ReplicaDiverged, SnapshotsForgotten
-from stele.domain.rules.archive import is_told, to_admit, unreliable
+from stele.domain.rules.archive import has_admitted_divergence, to_admit, unreliable
 from stele.domain.snapshot import facts_to_image, image_to_facts
 from tests.domain.archive.announced import replica, snapshot
 from tests.domain.archive.logs import agree, archive, pass_epochs, refusal, took, with_members
@@ -29,8 +29,8 @@ def test_divergence_is_admitted_once_per_folder_and_drops_snapshots() -> None:
         ReplicaDiverged(replica_id="c-3", epoch=epoch, folder_id="", times=1),
         SnapshotsForgotten("c-3", (epoch,)),
     )
-    assert is_told(archive(history), "c-3", "")
-    assert not is_told(archive(history), "c-3", "another")
+    assert has_admitted_divergence(archive(history), "c-3", "")
+    assert not has_admitted_divergence(archive(history), "c-3", "another")
     assert to_admit(history.image, "c-3") == 0
     took(history, admit("c-3", epoch))
     assert not history.epochs[-1].facts

@@ -316,7 +316,7 @@ def to_admit(image: Image, replica_id: str) -> int:
     return epochs[-1] if epochs else 0
 
 
-def is_told(archive: ArchiveImage, replica_id: str, folder_id: str) -> bool:
+def has_admitted_divergence(archive: ArchiveImage, replica_id: str, folder_id: str) -> bool:
     """Return True if the log records already that the data in this folder does not count."""
     last = archive.diverged.get(replica_id)
     return last is not None and last.folder_id == folder_id
@@ -331,7 +331,7 @@ def admit_divergence(context: Context, command: AdmitDivergence) -> Decision:
     """Record a divergence, once for each folder, and forget the replica's announced snapshots."""
     archive = context.image.archive
     required(check_replica(archive, command.replica_id, command.folder_id))
-    if is_told(archive, command.replica_id, command.folder_id):
+    if has_admitted_divergence(archive, command.replica_id, command.folder_id):
         return ()
     if command.epoch not in diverged(archive).get(command.replica_id, ()):
         return Rejection(

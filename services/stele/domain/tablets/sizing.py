@@ -329,7 +329,7 @@ def _fewest_by_size(present: Present, goals: Goals) -> TabletCount:
     # Otherwise a size that fluctuates around the bound would revoke the split and request it again.
     goes_on = present.resizing_to > count and size >= count * target
     fewest = 2 * count if goes_on else _parts(math.ceil(size), 2 * target)
-    return TabletCount(max(1, fewest), _told(present, goals))
+    return TabletCount(max(1, fewest), _size_text(present, goals))
 
 
 def _most_by_size(present: Present, goals: Goals) -> TabletCount:
@@ -343,10 +343,10 @@ def _most_by_size(present: Present, goals: Goals) -> TabletCount:
         )
     count, size, target = present.count, present.size_bytes, goals.target_bytes
     if 0 < present.resizing_to < count and size <= count * target:
-        return TabletCount(present.resizing_to, _told(present, goals))
+        return TabletCount(present.resizing_to, _size_text(present, goals))
     if count * target <= 2 * size:
-        return TabletCount(count, _told(present, goals))
-    return TabletCount(_floor_pow2(max(1, int(2 * size // target))), _told(present, goals))
+        return TabletCount(count, _size_text(present, goals))
+    return TabletCount(_floor_pow2(max(1, int(2 * size // target))), _size_text(present, goals))
 
 
 def _fewest_by_rate(present: Present, goals: Goals) -> TabletCount:
@@ -382,7 +382,7 @@ def _most_by_rate(present: Present, goals: Goals) -> TabletCount:
     return TabletCount(min(count, found), words(hot, target))
 
 
-def _told(present: Present, goals: Goals) -> str:
+def _size_text(present: Present, goals: Goals) -> str:
     mean = (present.size_bytes or 0.0) / present.count
     tablets = f"its {present.count} tablets have" if present.count > 1 else "its tablet has"
     each = " each" if present.count > 1 else ""
