@@ -18,8 +18,8 @@ The pipeline calls nobody. It returns a future for each command, and collects in
 owner must do next: append records, read past decisions, run a large decision.
 
 Commands that arrive during a large decision wait for it. Lost commands, and commands held for
-another writer's turn (``log.chain.WriterTurns``), are decided with the next ``flush``, once for all records
-that are read together. See docs/design.md, rules 1 to 4, 7 and 9.
+another writer's turn (``log.chain.WriterTurns``), are decided with the next ``flush``, once for
+all records that are read together. See docs/design.md, rules 1 to 4, 7 and 9.
 """
 
 import asyncio

@@ -70,7 +70,7 @@ LONGEST_PAUSE_S: Final = 10.0
 
 
 class PauseTimer:
-    """Ends the turns of other writers. ``on_resumed`` appends what waits. Lives in the event loop."""
+    """Ends the turns of other writers, in the event loop. ``on_resumed`` appends what waits."""
 
     def __init__(
         self, turns: WriterTurns, loop: asyncio.AbstractEventLoop, on_resumed: Callable[[], None]

@@ -125,9 +125,9 @@ class ReplicaChanges:
         return min(free, key=lambda at: (held[at], state.shard_load[first + at], at))
 
     def reserve(self, unit: int, node: int, sources: Iterable[int]) -> int | None:
-        """Reserve the streams of a new replica on a free node, and return the shard that receives it.
+        """Reserve the streams of a new replica on a free node.
 
-        Return None if the sources lack room.
+        Return the shard that receives it, or None if the sources lack room.
         """
         state, table = self.tablets.state, int(self.tablets.state.table[unit])
         shard = self._shard_for(table, node)

@@ -241,8 +241,7 @@ class Operation:
     blocked: Callable[[Image, Transition, list[Request]], Rejection | None] = (
         lambda image, planned, requests: None
     )
-    """Returns why it has to wait for later operations. Meanwhile it reserves no locks, which these may
-    need."""
+    """Returns why it waits for later operations; it reserves no locks, which these may need."""
 
     # In each state of the open transition come its barriers, then its streams or the work of all
     # members.
