@@ -10,8 +10,10 @@ from stele.domain.commands import (
     Cancel,
     Cleanup,
     CreateKeyspace,
+    CreateTable,
     Envelope,
     Exclude,
+    KeyspaceRfChange,
     Leave,
     MoveTablets,
     Remove,
@@ -189,6 +191,31 @@ def test_drain_of_nodes_with_the_only_copies_does_not_wait_for_cleanups(force: b
         world.pass_s(60)
     ended = RequestStatus.DONE if force else RequestStatus.CANCELLED
     assert {status_of(world, node_id) for node_id in dead} == {ended}
+
+
+@pytest.mark.parametrize("racks", [("a", "c"), ("a", "c", "d")])
+def test_racks_change_off_a_dead_node_does_not_wait_for_cleanups(racks: tuple[str, ...]) -> None:
+    """The dead node cannot be removed while racks name its own, and it has the only copy of other
+    ranges, so nodes clean up after its removal.
+    """
+    world = empty_cluster()
+    world.add("a1 b1 c1 d1")
+    world.run()
+    assert world.apply(CreateKeyspace("library", {"dc1": 1})) is None
+    music = CreateKeyspace("music", {}, tablets=True, initial_tablets=4, racks={"dc1": ("a", "b")})
+    assert world.apply(music) is None
+    assert world.apply(CreateTable(TABLE)) is None
+    world.crash("b1")
+    world.pass_s(15)
+    assert world.apply(Exclude(("b1",), force=True)) is None
+    world.until(lambda: world.image.membership.excluded() == {"b1"}, "the exclusion")
+    assert world.apply(Cleanup(), "cleanup") is None
+    world.balances = True
+    assert world.apply(KeyspaceRfChange("music", {}, racks={"dc1": racks}), "racks") is None
+    world.until(lambda: status_of(world, "racks") is RequestStatus.DONE, "the new racks")
+    assert world.apply(Remove(node_id="b1", force=True)) is None
+    world.run()
+    assert not dirty(world)
 
 
 def dirty(world: World) -> set[str]:

@@ -71,6 +71,10 @@ class ReplicaChanges:
     racks: dict[str, dict[int, str]] = field(init=False)
     """By dc the members that take tablets, with their racks. Members that are down are included."""
     takes: npt.NDArray[np.bool_] = field(init=False)
+    takes_of_dead: npt.NDArray[np.bool_] = field(init=False)
+    """The nodes that take replicas of tablets with a replica on an excluded node."""
+    unclean: frozenset[str] = field(init=False)
+    """Those of them with rows to delete: they take no other replicas."""
     weight: npt.NDArray[np.float64] = field(init=False)
     count: npt.NDArray[np.int64] = field(init=False)
     load: npt.NDArray[np.float64] = field(init=False)
@@ -91,7 +95,10 @@ class ReplicaChanges:
         }
         self.weight = participation(state, draining=False).estimate
         self.takes = (state.state == NodeRole.NORMAL) & (self.weight > 0)
+        self.takes_of_dead = self.takes.copy()
         self.takes[[*state.shut]] = False
+        self.takes_of_dead[[*(state.shut - state.open_to_excluded)]] = False
+        self.unclean = frozenset(ids[node] for node in state.open_to_excluded)
         # A copy: choices of this round count for the next ones, but the state keeps the present
         # numbers.
         self.count, self.load = state.count.copy(), state.load.sum(axis=0)
@@ -99,9 +106,10 @@ class ReplicaChanges:
             at for at, node_id in enumerate(ids) if node_id in self.conditions.down
         )
 
-    def is_free(self, node: int) -> bool:
+    def is_free(self, node: int, *, of_dead: bool = False) -> bool:
         """Return True if the node can take another replica now."""
-        return bool(self.takes[node]) and len(self._free_shards(node)) > 0
+        takes = self.takes_of_dead if of_dead else self.takes
+        return bool(takes[node]) and len(self._free_shards(node)) > 0
 
     def _free_shards(self, node: int) -> list[int]:
         """Return the shards of a node that can take another replica now."""
@@ -175,12 +183,16 @@ class ReplicaChanges:
         return True
 
 
-def room_for(changes: ReplicaChanges, dc: str, held: list[int]) -> list[int]:
+def room_for(
+    changes: ReplicaChanges, dc: str, held: list[int], *, of_dead: bool = False
+) -> list[int]:
     """Return the nodes with room for a replica, in the racks of the dc that have the fewest."""
     counts = Counter(changes.rack_of[node] for node in held if changes.dc_of[node] == dc)
     others = {at: rack for at, rack in changes.racks[dc].items() if at not in held}
     racks = fewest(counts, others.values())
-    return [at for at, rack in others.items() if rack in racks and changes.is_free(at)]
+    return [
+        at for at, rack in others.items() if rack in racks and changes.is_free(at, of_dead=of_dead)
+    ]
 
 
 # Even out the racks of a tablet.
@@ -529,12 +541,14 @@ class _TableChanges:
 
     def _room_for(self, changes: ReplicaChanges, dc: str, held: list[int]) -> list[int]:
         """Return the nodes that can take a replica now, in racks that may have one more."""
-        racks = self.wanted.racks.get(dc)
+        racks, states = self.wanted.racks.get(dc), changes.what.state.state
+        # The removal of a dead node may wait for this change, and cleanups wait for the removal.
+        of_dead = any(states[node] == NodeRole.EXCLUDED for node in held)
         if racks is None:
-            return room_for(changes, dc, held)
+            return room_for(changes, dc, held, of_dead=of_dead)
         may = vacant(racks, (changes.rack_of[node] for node in held if changes.dc_of[node] == dc))
         free = changes.racks[dc].items()
-        return [at for at, rack in free if rack in may and changes.is_free(at)]
+        return [at for at, rack in free if rack in may and changes.is_free(at, of_dead=of_dead)]
 
     def _sources(
         self, changes: ReplicaChanges, tablet: int, nodes: list[int], needed: int
@@ -593,7 +607,7 @@ class _TableChanges:
             from_node=from_node,
             to_node=to_node,
             to_shard=to_shard,
-            force=self.force,
+            force=self.force or to_node in changes.unclean,
             why=self.why,
         )
 
