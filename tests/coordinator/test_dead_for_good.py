@@ -73,6 +73,20 @@ def test_dead_node_is_removed(rf: int) -> None:
     world.run()
 
 
+def test_request_without_force_is_told_which_dead_nodes_to_remove_first() -> None:
+    """A join and a leave have no force that gives up writes, and remove no dead node."""
+    world = with_dead(1, "b1", nodes="")
+    assert world.apply(Exclude(("b1",), force=True), "exclude") is None
+    assert ended(world, "exclude") is RequestStatus.DONE
+    world.add("a2")
+    assert ended(world, "join-a2") is RequestStatus.FAILED
+    advice = "First remove or replace them with force, as in `stele remove b1 --force`: "
+    assert advice in error_of(world, "join-a2")
+    assert world.apply(Leave("a1"), "leave") is None
+    assert ended(world, "leave") is RequestStatus.FAILED
+    assert "Ask to remove b1 first, as in `stele remove b1`; or" in error_of(world, "leave")
+
+
 @pytest.mark.parametrize("rf", [2, 3])
 def test_dead_node_is_replaced_with_its_address_and_tokens(rf: int) -> None:
     world = with_dead(rf, "b1")

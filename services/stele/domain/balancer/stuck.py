@@ -118,7 +118,7 @@ def _why_stuck(image: Image, tablets: Tablets, request: Request, calm: bool) -> 
     return (
         f"no other node can take {len(np.unique(held // state.width))} tablets of '{request.node_id}', such as "
         f"tablet {tablet} of {table}: {summed_up(found)}. Add a node in rack {member.rack} of {member.dc}"
-        f"{'' if member.excluded else ', or replace the node'}, or lower the replication factor"
+        f"{', or replace the node' if member.tokens else ''}, or lower the replication factor"
     )
 
 

@@ -31,7 +31,7 @@ from stele.domain.ring.placement import WRITES, Placement, Which, apply, ends_of
 from stele.domain.ring.quorum import blocking, quorum_of
 from stele.domain.ring.ranges import Range, RangeReplicas, upper_bound
 from stele.domain.ring.transition import rollback
-from stele.domain.topology.operations.table import excluded_receivers, way_back
+from stele.domain.topology.operations.table import OPERATIONS, excluded_receivers, way_back
 
 MOST_NAMED: Final = 3
 """Largest number of ranges of a placement that a text lists one by one."""
@@ -139,6 +139,9 @@ def data_would_be_lost(
     if request.replaced_id:  # STELE_REPLACE_NODE has no force
         command = f"`stele replace {request.replaced_id} URL --force`"
         how = f"start a new node with STELE_JOIN=no and use {command}"
+    operation = OPERATIONS[request.kind]
+    if operation.is_of_nodes and not hasattr(operation.command, "force"):
+        how = f"first remove or replace them with force, as in `stele remove {' '.join(dead)} --force`"
     start = f"Start {' or '.join(startable)}, or {how}"
     how = start if startable else f"{how[0].upper()}{how[1:]}"
     return Rejection(

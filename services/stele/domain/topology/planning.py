@@ -271,12 +271,14 @@ def _check_receivers(
     receiving = sorted({node for row in rows for node in row.receiving()} & dead)
     if not receiving:
         return None
-    names = ", ".join(receiving)
+    names, nodes, when = ", ".join(receiving), " ".join(receiving), "first"
+    if all(request.removes_node and request.dead_nodes for request in requests):
+        nodes, when = f"NODE {nodes}", "at the same time"
     return Rejection(
         "dead_would_receive",
         f"{names} would have to take over ranges, and is declared dead.",
-        f"Ask to remove {names} at the same time, as in `stele remove NODE {' '.join(receiving)}`; or replace"
-        f" {names} first, which gives no ranges to other nodes.",
+        f"Ask to remove {names} {when}, as in `stele remove {nodes}`; or replace {names} first, which gives no"
+        " ranges to other nodes.",
         {"dead": names},
     )
 
