@@ -4,6 +4,7 @@ from stele.domain.commands import (
     CreateKeyspace,
     CreateTable,
     Exclude,
+    KeyspaceRfChange,
     Leave,
     MoveTablets,
     Remove,
@@ -85,7 +86,8 @@ def test_plan_fails_for_a_removal_without_targets_for_its_tablets() -> None:
     assert "or replace the node, or lower" in found.failure.message
 
 
-def test_plan_of_an_excluded_node_names_writes_that_only_it_has() -> None:
+def _with_the_only_copies_on_a_dead_node() -> World:
+    """Return a balanced world in which each tablet has one replica, and c1 is excluded."""
     world = empty_cluster()
     world.add("a1 b1 c1")
     world.run()
@@ -98,6 +100,20 @@ def test_plan_of_an_excluded_node_names_writes_that_only_it_has() -> None:
     world.pass_s(DOWN_S)
     assert world.image.membership.excluded() == {"c1"}
     world.balances = True
+    return world
+
+
+def test_plan_fails_for_new_replicas_of_tablets_that_only_a_dead_node_has() -> None:
+    world = _with_the_only_copies_on_a_dead_node()
+    found = planned(world, KeyspaceRfChange("music", {"dc1": 2}))
+    assert found.verdict is PlanVerdict.FAILS and found.failure is not None
+    assert world.apply(KeyspaceRfChange("music", {"dc1": 2}), "more") is None
+    world.until(lambda: status_of(world, "more") is RequestStatus.CANCELLED, "it is told", 30)
+    assert found.failure.message[1:-1] in error_of(world, "more")
+
+
+def test_plan_of_an_excluded_node_names_writes_that_only_it_has() -> None:
+    world = _with_the_only_copies_on_a_dead_node()
     found = planned(world, Remove(node_id="c1"))
     assert found.verdict is PlanVerdict.FAILS and found.failure is not None
     assert "only dead nodes have, c1" in found.failure.message

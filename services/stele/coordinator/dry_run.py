@@ -90,16 +90,16 @@ def _with_tablets(judged: PlanAnswer, seen: Observed, limits: Limits) -> PlanAns
     """Return the answer with the tablets that the balancer moves because of the operation.
 
     They move off a node before it leaves, and to a new node once it is a member. The operation
-    fails if the balancer would end it, because tablets have no destination. Only the log and the
+    fails if the balancer would end it: tablets have no destination, or no source. Only the log and the
     nodes that are up count. Full disks are visible to the balancer alone, which waits for room.
     """
     image, plan = seen.image, judged.plan
-    ids = {r.request_id for r in plan.requests() if r.removes_node}
+    ids = {r.request_id for r in plan.requests() if r.removes_node or r.replication}
     leaving = {r.node_id for r in plan.requests() if r.removes_node}
     leaving |= {r.replaced_id for r in plan.requests() if r.replaced_id}
     subjects = filter(None, (image.node(request.node_id) for request in plan.requests()))
     new = {node.node_id for node in subjects if node.state in JOINING}
-    if not leaving | new:
+    if not leaving | new | ids:
         return judged
     for request_id in sorted(r.request_id for r in plan.requests() if plan.excludes):
         exclude = Envelope(request_id=request_id, command=ExcludeDead(seen.term, request_id))

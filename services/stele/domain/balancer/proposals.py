@@ -334,7 +334,7 @@ def proposal(image: Image, conditions: Conditions = NO_CONDITIONS) -> Proposal:
 
 
 class Forecast(NamedTuple):
-    """All moves until the load is even, and the requests whose nodes would keep tablets."""
+    """All moves until the load is even, and the requests that the balancer will end."""
 
     moves: tuple[TabletMove, ...]
     stuck: tuple[Stuck, ...]
@@ -343,8 +343,8 @@ class Forecast(NamedTuple):
 def forecast(image: Image, conditions: Conditions) -> Forecast:
     """Return what the balancer will do if no other change happens.
 
-    ``proposal`` ends the requests in ``stuck`` once it has reached that state. None is stuck while
-    numbers of replicas change.
+    ``proposal`` ends the requests in ``stuck`` once it has reached that state. While numbers of
+    replicas change, only a request for such a change is stuck.
     """
     # Streams do not limit a forecast: only the rules of placement decide.
     seen, limits = (
@@ -352,11 +352,11 @@ def forecast(image: Image, conditions: Conditions) -> Forecast:
         BalanceLimits(reads=MAX_MOVES, writes=MAX_MOVES),
     )
     tablets = seen.tablets
-    deviates = recounts(image, tablets, conditions, limits, seen.off.keys()).deviates
+    counted = recounts(image, tablets, conditions, limits, seen.off.keys())
     planned = plan_to_fixed_point(tablets.state, tablets.names).moves
     moves = tuple(_proposed(seen, move).move for move in planned)
-    if deviates:
-        return Forecast(moves, ())
+    if counted.deviates:
+        return Forecast(moves, tuple(counted.stuck))
     shut = waits_for(image, conditions) - image.requests.going()
     stuck = cannot_be_drained(image, tablets, seen.lost, frozenset(), room_may_come=bool(shut))
     return Forecast(moves, tuple(stuck))
