@@ -9,6 +9,7 @@ from stele.domain.commands import (
     MoveTablets,
     Remove,
     Replace,
+    ResizeTable,
 )
 from stele.domain.model.operations import TabletMove
 from stele.domain.names import RequestStatus, TransitionState, WaitKind
@@ -110,6 +111,24 @@ def test_plan_fails_for_new_replicas_of_tablets_that_only_a_dead_node_has() -> N
     assert world.apply(KeyspaceRfChange("music", {"dc1": 2}), "more") is None
     world.until(lambda: status_of(world, "more") is RequestStatus.CANCELLED, "it is told", 30)
     assert found.failure.message[1:-1] in error_of(world, "more")
+
+
+def test_plan_fails_for_a_merge_of_tablets_that_only_a_dead_node_has() -> None:
+    world = _with_the_only_copies_on_a_dead_node()
+    found = planned(world, ResizeTable("music.songs", 2))
+    assert found.verdict is PlanVerdict.FAILS and found.failure is not None
+    assert world.apply(ResizeTable("music.songs", 2), "merge") is None
+    world.until(lambda: status_of(world, "merge") is RequestStatus.CANCELLED, "it is told", 30)
+    assert found.failure.message[1:-1] in error_of(world, "merge")
+
+
+def test_plan_fails_for_a_removal_while_a_round_is_open() -> None:
+    world = _with_the_only_copies_on_a_dead_node()
+    assert world.apply(Leave("b1")) is None
+    world.until(lambda: not world.fenced(), "a round")
+    found = planned(world, Remove(node_id="c1"))
+    assert found.verdict is PlanVerdict.FAILS and found.failure is not None
+    assert "may have acknowledged writes that only dead nodes have" in found.failure.message
 
 
 def test_plan_of_an_excluded_node_names_writes_that_only_it_has() -> None:

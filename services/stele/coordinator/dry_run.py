@@ -94,7 +94,7 @@ def _with_tablets(judged: PlanAnswer, seen: Observed, limits: Limits) -> PlanAns
     nodes that are up count. Full disks are visible to the balancer alone, which waits for room.
     """
     image, plan = seen.image, judged.plan
-    ids = {r.request_id for r in plan.requests() if r.removes_node or r.replication}
+    ids = {r.request_id for r in plan.requests() if r.removes_node or r.replication or r.resizes}
     leaving = {r.node_id for r in plan.requests() if r.removes_node}
     leaving |= {r.replaced_id for r in plan.requests() if r.replaced_id}
     subjects = filter(None, (image.node(request.node_id) for request in plan.requests()))
@@ -114,7 +114,9 @@ def _with_tablets(judged: PlanAnswer, seen: Observed, limits: Limits) -> PlanAns
         judged = msgspec.structs.replace(judged, plan=_with_moves(plan, image, moves))
     why = next((each.why for each in found.stuck if each.request_id in ids), "")
     waits_for = None if judged.wait is None else judged.wait.kind
-    counts = waits_for in (None, WaitKind.ROOM, WaitKind.SILENCE, WaitKind.MEMBERS)
+    # The end of one of these waits does not change the balancer's judgement.
+    round_ = (WaitKind.APPLIED, WaitKind.FENCED)
+    counts = waits_for in (None, WaitKind.ROOM, WaitKind.SILENCE, WaitKind.MEMBERS, *round_)
     if not why or judged.verdict is PlanVerdict.FAILS or not counts:
         return judged
     failure = Rejection("no_place_for_tablets", f"{why[0].upper()}{why[1:]}.")

@@ -344,21 +344,21 @@ def forecast(image: Image, conditions: Conditions) -> Forecast:
     """Return what the balancer will do if no other change happens.
 
     ``proposal`` ends the requests in ``stuck`` once it has reached that state. While numbers of
-    replicas change, only a request for such a change is stuck.
+    replicas change, no node counts as one that keeps tablets.
     """
     # Streams do not limit a forecast: only the rules of placement decide.
-    seen, limits = (
-        planner_input(image, conditions),
-        BalanceLimits(reads=MAX_MOVES, writes=MAX_MOVES),
-    )
+    seen = planner_input(image, conditions)
+    limits = BalanceLimits(reads=MAX_MOVES, writes=MAX_MOVES)
     tablets = seen.tablets
     counted = recounts(image, tablets, conditions, limits, seen.off.keys())
     planned = plan_to_fixed_point(tablets.state, tablets.names).moves
     moves = tuple(_proposed(seen, move).move for move in planned)
-    if counted.deviates:
-        return Forecast(moves, tuple(counted.stuck))
-    shut = waits_for(image, conditions) - image.requests.going()
-    stuck = cannot_be_drained(image, tablets, seen.lost, frozenset(), room_may_come=bool(shut))
+    stuck = [*counted.stuck, *cannot_merge(image, seen.merges, seen.lost, calm=False)]
+    if not counted.deviates:
+        closed = waits_for(image, conditions) - image.requests.going()
+        stuck += cannot_be_drained(
+            image, tablets, seen.lost, frozenset(), room_may_come=bool(closed)
+        )
     return Forecast(moves, tuple(stuck))
 
 
