@@ -228,7 +228,7 @@ def test_text_with_comments_and_use_is_one_batch() -> None:
             "CREATE TABLE m.t (a int PRIMARY KEY) WITH CLUSTERING ORDER BY (a DESC)",
             1,
             1,
-            "no clustering column",
+            "is not a clustering column",
         ),
         ("CREATE INDEX ON m.t (half(a))", 1, 22, "expected entries, full, keys, values"),
         ("CREATE KEYSPACE m WITH replication = 3", 1, 1, "expected a map"),

@@ -318,7 +318,7 @@ async def test_node_that_is_not_a_member_coordinates_no_requests(world: World) -
         coordination = Coordination(
             node_id, follower, VersionTracker(), Replicas(), HybridClock(lambda: 1), 0.2
         )
-        with pytest.raises(RequestRefused, match="no member"):
+        with pytest.raises(RequestRefused, match="not a member"):
             await coordination.read(KEYSPACE, place(KEYSPACE, KEY), QUORUM)
 
 

@@ -541,7 +541,7 @@ class _TableChanges:
 
     def _room_for(self, changes: ReplicaChanges, dc: str, held: list[int]) -> list[int]:
         """Return the nodes that can take a replica now, in racks that may have one more."""
-        racks, states = self.wanted.racks.get(dc), changes.what.state.state
+        racks, states = self.wanted.racks.get(dc), changes.tablets.state.state
         # The removal of a dead node may wait for this change, and cleanups wait for the removal.
         of_dead = any(states[node] == NodeRole.EXCLUDED for node in held)
         if racks is None:
