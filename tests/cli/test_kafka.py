@@ -5,8 +5,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from stele.cli.commands.log_offline import kafka_at, told_kafka
 from stele.cli.errors import UsageError
-from stele.cli.places import STACK_FILE, RedisProcess, StackFile, kafka_at, told_kafka
+from stele.cli.places import STACK_FILE, RedisProcess, StackFile
 
 SECURED = {"STELE_KAFKA_SECURITY_PROTOCOL": "SSL", "STELE_KAFKA_BOOTSTRAP": "far:1"}
 

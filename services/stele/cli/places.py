@@ -1,4 +1,4 @@
-"""Addresses of services and brokers: from options, the environment, or a local stack's stack.json."""
+"""Addresses of the services: from options, the environment, or a local stack's stack.json."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from urllib.parse import urlsplit
 import msgspec
 
 from stele.cli.errors import UnreachableError, UsageError
-from stele.runtime.settings import ConfigurationError, KafkaSettings, load_settings
 
 STACK_FILE = "stack.json"
 LOCK_FILE = "stack.lock"
@@ -20,7 +19,6 @@ LOCK_FILE = "stack.lock"
 DEFAULT_DIRECTORY = Path(".stele")
 DIRECTORY_VARIABLE = "STELE_DIR"
 URL_VARIABLE = "STELE_URL"
-BROKERS_VARIABLE = "STELE_KAFKA_BOOTSTRAP"
 _PREFIX = "STELE_"
 _SUFFIX = "_URLS"
 
@@ -118,30 +116,6 @@ def told_or_of_stack(variable: str, typed: Path | None) -> str:
     stack = read_stack_file(stack_directory(typed))
     of_stack = {} if stack is None else stack.environment
     return told_by_shell(typed).get(variable) or of_stack.get(variable, "")
-
-
-def kafka_at(servers: str, environment: Mapping[str, str] = os.environ) -> KafkaSettings:
-    """Return the settings for brokers at these addresses, with other STELE_KAFKA_* variables.
-
-    Raises UsageError.
-    """
-    try:
-        return load_settings(KafkaSettings, {**environment, BROKERS_VARIABLE: servers})
-    except ConfigurationError as error:
-        raise UsageError(str(error), "Correct the variable in this shell.") from error
-
-
-def told_kafka(typed: Path | None) -> KafkaSettings | None:
-    """Return the brokers of the given stack, else of the shell, else of the default stack.
-
-    The default stack uses no TLS and no SASL. None: no brokers are configured. Raises UsageError.
-    """
-    stack, shell = read_stack_file(stack_directory(typed)), told_by_shell(typed)
-    of_stack = "" if stack is None else stack.environment.get(BROKERS_VARIABLE, "")
-    servers = shell.get(BROKERS_VARIABLE, "") or of_stack
-    if servers != of_stack:
-        return kafka_at(servers, shell)
-    return KafkaSettings(kafka_bootstrap=servers) if servers else None
 
 
 def find_places(

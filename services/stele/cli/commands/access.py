@@ -14,7 +14,6 @@ from stele.cli.options import Here
 from stele.cli.output import console as output
 from stele.cli.output import print_line
 from stele.cli.places import find_places, told_by_shell
-from stele.runtime.callers import line_of
 from stele.runtime.tokens import new_token
 
 PRIVATE = 0o600
@@ -52,6 +51,8 @@ def token(
         file: The file to create for the token. Pass it as --token-file or STELE_TOKEN_FILE.
         may: Allow only this command, such as create_keyspace or recover; may be repeated. Default: all.
     """
+    from stele.runtime.callers import line_of  # noqa: PLC0415  (it imports what serves HTTP)
+
     made = new_token()
     try:
         line = line_of(name, made, may)

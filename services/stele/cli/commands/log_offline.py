@@ -6,9 +6,11 @@ Epochs that the topic no longer holds come from the archives of catch-up.
 from __future__ import annotations
 
 import asyncio
+import os
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Annotated, Final
 
 import msgspec
@@ -22,7 +24,7 @@ from stele.cli.errors import CliError, Exit, UnreachableError, UsageError
 from stele.cli.notice import ProgressLine
 from stele.cli.options import FROM_ONE, Json, TypedDirectory, Where
 from stele.cli.output import console, counted, duration, print_line, print_value_as_json
-from stele.cli.places import kafka_at, told_kafka, told_or_of_stack
+from stele.cli.places import read_stack_file, stack_directory, told_by_shell, told_or_of_stack
 from stele.domain.snapshot import state_hash
 from stele.log.archive.container import Archived, NotArchivedError
 from stele.log.archive_store.source import Replayed, first_epoch, fold_archive_and_topic, fold_topic
@@ -37,9 +39,11 @@ from stele.log.kafka import KafkaLog
 from stele.log.port import LogPast, Record
 from stele.runtime.answers.catch_up import CheckAnswer, CheckState
 from stele.runtime.catch_up import CatchUp, CatchUpUnavailable, replica_source
+from stele.runtime.settings import ConfigurationError, KafkaSettings, load_settings
 
 ASK_S: Final = 1.0
 ASKED: Final = 5
+BROKERS_VARIABLE: Final = "STELE_KAFKA_BOOTSTRAP"
 
 
 def replay(
@@ -385,3 +389,27 @@ def _show(found: Verified) -> None:
     for flaw in flaws[:20]:
         print_line(f"  {flaw}", out)
     out.print(f"  wrong: {len(flaws)}" if flaws else "  nothing is wrong")
+
+
+def kafka_at(servers: str, environment: Mapping[str, str] = os.environ) -> KafkaSettings:
+    """Return the settings for brokers at these addresses, with other STELE_KAFKA_* variables.
+
+    Raises UsageError.
+    """
+    try:
+        return load_settings(KafkaSettings, {**environment, BROKERS_VARIABLE: servers})
+    except ConfigurationError as error:
+        raise UsageError(str(error), "Correct the variable in this shell.") from error
+
+
+def told_kafka(typed: Path | None) -> KafkaSettings | None:
+    """Return the brokers of the given stack, else of the shell, else of the default stack.
+
+    The default stack uses no TLS and no SASL. None: no brokers are configured. Raises UsageError.
+    """
+    stack, shell = read_stack_file(stack_directory(typed)), told_by_shell(typed)
+    of_stack = "" if stack is None else stack.environment.get(BROKERS_VARIABLE, "")
+    servers = shell.get(BROKERS_VARIABLE, "") or of_stack
+    if servers != of_stack:
+        return kafka_at(servers, shell)
+    return KafkaSettings(kafka_bootstrap=servers) if servers else None

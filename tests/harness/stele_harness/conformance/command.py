@@ -14,9 +14,9 @@ from typing import Annotated, Final
 import msgspec
 from cyclopts import Parameter, validators
 
+from stele.cli.commands.log_offline import kafka_at
 from stele.cli.errors import Exit, UsageError
 from stele.cli.output import console
-from stele.cli.places import kafka_at
 from stele.cli.progress import ProgressSteps
 from stele.runtime.settings import KafkaSettings
 from stele_harness.conformance.kit import Result, name_of, run_kit, scenes_of
