@@ -56,7 +56,7 @@ class Report(msgspec.Struct, frozen=True):
 
 
 def child(module: str, *arguments: object) -> bytes:
-    """A measurement in a process of its own; its result is its last line."""
+    """Run a measurement in a separate process. Return the last line that it prints."""
     argv = [sys.executable, "-m", module, *map(str, arguments)]
     done = subprocess.run(argv, stdout=subprocess.PIPE, check=True, timeout=600)
     return done.stdout.splitlines()[-1]

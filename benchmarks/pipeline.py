@@ -295,13 +295,13 @@ def plain(kafka: str, log: list[bytes]) -> dict[str, float]:
 
 
 def changes_ranges(log: Sequence[bytes]) -> int:
-    """The offset of a late record that changes what stands in table placements and in the topic."""
+    """Return the offset of a late record that changes the placements table and its topic."""
     kinds = [{type(fact) for fact in decode_epoch(value).facts} for value in log[:60]]
     return max(offset for offset, found in enumerate(kinds) if PlacementChanged in found)
 
 
 def make_topics(kafka: str, clusters: Sequence[str]) -> None:
-    """Those of each cluster that the job reads and writes, and those by which it announces itself."""
+    """Make the topics of each cluster that the job reads, writes, and announces itself by."""
     specs = topic_specs(1)
     admin = AdminClient({"bootstrap.servers": kafka})
     new = [

@@ -29,7 +29,7 @@ from stele_harness.stack.redis import find_redis_server
 TOKEN_BYTES = 8
 START_TRIES, START_PAUSE_S = 100, 0.1
 MEASURED = 1000
-"""Rows whose values are asked for at once where only their sizes count."""
+"""Number of rows that are read at once to measure their sizes."""
 
 
 def member_of(token: int, key: bytes) -> bytes:
@@ -42,7 +42,7 @@ def row_of(member: bytes, value: bytes) -> Row:
 
 
 def limits_of(span: Span) -> tuple[bytes, bytes]:
-    """Of its members: from behind the start up to the end, which is in the span with whatever key."""
+    """Return the limits of the span's members. The start is excluded; all keys of the end are included."""
     _, start, end = span.bounds()
     behind = end - MIN_TOKEN + 1
     last = b"+" if behind >> 64 else b"(" + behind.to_bytes(TOKEN_BYTES, "big")

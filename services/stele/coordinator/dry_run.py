@@ -86,6 +86,17 @@ def dry_run(
     return _with_tablets(judged, looked_at, limits)
 
 
+_WAITS_WITHOUT_EFFECT: Final = (
+    None,
+    WaitKind.APPLIED,
+    WaitKind.FENCED,
+    WaitKind.MEMBERS,
+    WaitKind.ROOM,
+    WaitKind.SILENCE,
+)
+"""Waits of a plan whose end does not change what the balancer decides."""
+
+
 def _with_tablets(judged: PlanAnswer, seen: Observed, limits: Limits) -> PlanAnswer:
     """Return the answer with the tablets that the balancer moves because of the operation.
 
@@ -114,10 +125,7 @@ def _with_tablets(judged: PlanAnswer, seen: Observed, limits: Limits) -> PlanAns
         judged = msgspec.structs.replace(judged, plan=_with_moves(plan, image, moves))
     why = next((each.why for each in found.stuck if each.request_id in ids), "")
     waits_for = None if judged.wait is None else judged.wait.kind
-    # The end of one of these waits does not change the balancer's judgement.
-    round_ = (WaitKind.APPLIED, WaitKind.FENCED)
-    counts = waits_for in (None, WaitKind.ROOM, WaitKind.SILENCE, WaitKind.MEMBERS, *round_)
-    if not why or judged.verdict is PlanVerdict.FAILS or not counts:
+    if not why or judged.verdict is PlanVerdict.FAILS or waits_for not in _WAITS_WITHOUT_EFFECT:
         return judged
     failure = Rejection("no_place_for_tablets", f"{why[0].upper()}{why[1:]}.")
     return msgspec.structs.replace(judged, verdict=PlanVerdict.FAILS, wait=None, failure=failure)

@@ -369,7 +369,7 @@ def history(
 ) -> None:
     """List the requests of the balancer with reason and outcome, the newest last.
 
-    The list has moves, splits, merges, repairs, cancels and refusals. With --by anybody it also has
+    The list has moves, splits, merges, repairs, cancels and refusals. With --by anybody it also lists
     requests of users about tablets. It is read from the log, which keeps requests longer than
     `stele requests` shows them. A tablet has the number that it had at the time of the request.
 
