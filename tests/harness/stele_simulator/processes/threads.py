@@ -1,7 +1,7 @@
-"""Threads of simulated processes. Each runs only from where the kernel hands over to it until it waits: so at
-any time one piece of code runs, and a run stays the same whatever the system does.
+"""Threads of simulated processes, as greenlets: other stacks in the same thread.
 
-Production code that blocks (``Consumer.poll``, ``Event.wait``) runs in them as it is.
+Each runs only from where the kernel switches to it until it waits. One piece of code runs at any time, so a
+run depends on its seed alone. Production code that blocks (``Consumer.poll``, ``Event.wait``) runs unchanged.
 """
 
 import asyncio
@@ -9,84 +9,15 @@ import threading as real_threading
 import types
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any
+
+import greenlet  # type: ignore[import-untyped]
 
 from stele_simulator.kernel import us
 from stele_simulator.processes.event_loop import Died
 
 if TYPE_CHECKING:
     from stele_simulator.processes.machine import Machine
-
-try:
-    import greenlet  # type: ignore[import-untyped]
-except ImportError:
-    greenlet = None
-
-GIVES_WAY_S: Final = 300.0
-"""Seconds of real time that a thread has to give way: only a bug takes longer."""
-
-
-class Switch(Protocol):
-    """Goes to and fro between the kernel and a piece of code that may wait in its middle."""
-
-    def go(self) -> None:
-        """Run it until it calls ``back``, or ends. Called by the kernel."""
-
-    def back(self) -> None:
-        """Return control to the kernel. The piece calls it, and it returns at the next ``go``."""
-
-
-class ThreadSwitch:
-    """By a real thread. Each way takes what the system takes to wake a thread: long, when it is busy."""
-
-    def __init__(self, run: Callable[[], None]) -> None:
-        self._run = run
-        self._mine, self._others = _closed(), _closed()
-        self._ended = False
-        self._thread = real_threading.Thread(target=self._main, daemon=True)
-        self._thread.start()
-
-    def go(self) -> None:
-        self._mine.release()
-        if not self._others.acquire(timeout=GIVES_WAY_S):
-            raise AssertionError("a thread does not give way")
-
-    def back(self) -> None:
-        self._others.release()
-        self._mine.acquire()
-
-    def _main(self) -> None:
-        self._mine.acquire()
-        try:
-            self._run()
-        finally:
-            self._others.release()
-
-
-class GreenletSwitch:
-    """By another stack in the same thread: each way takes a microsecond."""
-
-    def __init__(self, run: Callable[[], None]) -> None:
-        self._greenlet = greenlet.greenlet(run)
-
-    def go(self) -> None:
-        self._greenlet.parent = greenlet.getcurrent()
-        self._greenlet.switch()
-
-    def back(self) -> None:
-        self._greenlet.parent.switch()
-
-
-def _closed() -> real_threading.Lock:
-    """A barrier between two sides: one opens it, and the other passes."""
-    lock = real_threading.Lock()
-    lock.acquire()
-    return lock
-
-
-def switch(run: Callable[[], None]) -> Switch:
-    """The quick one, where it is installed: the order of things is the kernel's with either."""
-    return ThreadSwitch(run) if greenlet is None else GreenletSwitch(run)
 
 
 class Strand:
@@ -109,7 +40,7 @@ class Strand:
         self._call = (target, args)
         self._killed = False
         self._wait = 0
-        self._switch = switch(self._run)
+        self._greenlet = greenlet.greenlet(self._run)
 
     def start(self) -> None:
         self.machine.strands.append(self)
@@ -123,7 +54,7 @@ class Strand:
             raise Died
         kernel = self.machine.world.kernel
         kernel.at(max(time_us, kernel.now_us), self.machine, self._resume, self._wait)
-        self._switch.back()
+        self._greenlet.parent.switch()
         if self._killed:
             raise Died
 
@@ -148,7 +79,8 @@ class Strand:
         before, Strand.running = Strand.running, self
         self.machine.world.runs(self.machine)
         try:
-            self._switch.go()
+            self._greenlet.parent = greenlet.getcurrent()
+            self._greenlet.switch()
         finally:
             Strand.running = before
             self.machine.world.runs(None)
