@@ -1,19 +1,18 @@
 """The reads that a metadata-log must answer, and the answer, in a world of whole processes."""
 
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
 
 import pytest
 
 from stele.domain.commands import SetSetting
-from stele.domain.image import EMPTY
+from stele.domain.image import EMPTY, Image
 from stele_simulator.kernel import us
 from stele_simulator.processes.answers import LIMIT_S, OWED, SETTLED_S, STALLS
 from stele_simulator.processes.broker import BROKER, EPOCHS
 from stele_simulator.processes.callers import Caller
 from stele_simulator.processes.interposed import Current, interposed
+from stele_simulator.processes.machine import Machine
 from stele_simulator.processes.making import Disaster
-from stele_simulator.processes.members import LogMachine, Shown
 from stele_simulator.processes.old_ends import OLD_END
 from stele_simulator.processes.records import ZERO
 from stele_simulator.processes.run import Nobody
@@ -134,20 +133,11 @@ def test_no_answer_is_required_until_a_recovered_log_has_started(world: World) -
         _refused(world)
 
 
-@pytest.mark.parametrize("is_promised", [True, False])
-def test_read_may_miss_only_epochs_behind_an_old_end(world: World, is_promised: bool) -> None:
-    def answers_of_the_past(answer: Callable[[Shown | None], None]) -> None:
-        answer(Shown(EMPTY, is_promised))
-
-    world.logs[0].serve_read = answers_of_the_past  # type: ignore[method-assign]
-    caller = Caller("k", world)
-    caller.spawn(_reads(caller, world.logs[0]))
-    with pytest.raises(Violation, match="w1 shows epoch 0") if is_promised else nullcontext():
-        _later(world, 1.0)
-
-
-async def _reads(caller: Caller, machine: LogMachine) -> None:
-    await caller.read(machine)
+def test_read_must_show_what_was_durable(world: World) -> None:
+    log, now_us = world.logs[0], world.kernel.now_us
+    world.witness.has_read(log, EMPTY, 0, now_us)
+    with pytest.raises(Violation, match="w1 shows epoch 1 by what was durable"):
+        world.witness.has_read(log, EMPTY, 1, now_us)
 
 
 def test_old_end_hides_epochs_only_from_reads_at_barrier(world: World) -> None:
@@ -163,15 +153,15 @@ def test_old_end_hides_epochs_only_from_reads_at_barrier(world: World) -> None:
     while witness.epoch_of(witness.head) == old:
         _later(world, 0.01)
 
-    def note(shown: Shown | None) -> None:
-        assert shown is not None
-        found.append((shown.is_promised, shown.image.epoch))
+    def note(machine: Machine, image: Image, least: int, began_us: int) -> None:
+        found.append((least > 0, image.epoch))
 
+    witness.has_read = note  # type: ignore[method-assign]
     for _ in range(10):
-        world.logs[0].serve_read(note)
+        world.logs[0].serve_read(lambda image: None)
     _later(world, 7.0)
-    assert {epoch > old for is_promised, epoch in found if is_promised} == {True}
-    assert old in {epoch for is_promised, epoch in found if not is_promised}
+    assert {epoch > old for is_bound, epoch in found if is_bound} == {True}
+    assert old in {epoch for is_bound, epoch in found if not is_bound}
 
 
 def test_epochs_of_a_process_stopped_by_a_full_disk_are_not_missed(world: World) -> None:

@@ -172,8 +172,8 @@ class EpochWitness:
         return asked[log_id] if log_id in asked else asked[""]
 
     def answered(self, outcome: Outcome) -> None:
-        """I2: the outcome of a request is durable, and in the record that it names. An answer that the log is
-        frozen belongs to a state in which it is.
+        """I2: the outcome of a request is durable, and in the record and the epoch that it names. An answer
+        that the log is frozen belongs to a state in which it is.
         """
         witness = self._world.witness
         known = witness.records.get(outcome.state_id)
@@ -181,6 +181,8 @@ class EpochWitness:
             self._is_restricted(outcome)
             return
         epoch = None if known is None else decode_epoch(known.value)
+        if epoch is not None and epoch.epoch != outcome.epoch:
+            epoch = None
         code = "" if outcome.rejection is None else outcome.rejection.code
         applied = epoch is not None and epoch.request_id == outcome.request_id
         refused = epoch is not None and any(

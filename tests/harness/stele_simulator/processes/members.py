@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple, cast
+from typing import TYPE_CHECKING, Final, cast
 
 import msgspec
 from confluent_kafka import KafkaError, KafkaException
@@ -80,14 +80,6 @@ READ: Final = ("/v1/epochs", "/v1/state", "/v1/changes", "/v1/diff")
 Answer = Callable[[Outcome | None], None]
 
 
-class Shown(NamedTuple):
-    """The answer to a read."""
-
-    image: Image
-    is_promised: bool
-    """Whether it has everything durable: no outdated leader has reported the end."""
-
-
 class LogMachine(Machine):
     """metadata-log: the production writer behind a simulated front door."""
 
@@ -144,13 +136,13 @@ class LogMachine(Machine):
         self.world.witness.decided(self, outcome, noticed=noticed)
         answer(outcome)
 
-    def serve_read(self, answer: Callable[[Shown | None], None]) -> None:
+    def serve_read(self, answer: Callable[[Image | None], None]) -> None:
         if self.loop is not None:
             self.loop.create_task(self._read(answer))
 
-    async def _read(self, answer: Callable[[Shown | None], None]) -> None:
-        """At level ``linearizable``, whose own record is behind all that was durable, or ``barrier`` every
-        other time.
+    async def _read(self, answer: Callable[[Image | None], None]) -> None:
+        """Read at level ``linearizable``, whose own record is behind all that was durable, or ``barrier`` every
+        other time. A barrier may miss epochs behind the end that an outdated leader reports.
         """
         writer = self.writer
         if writer is None:
@@ -171,9 +163,9 @@ class LogMachine(Machine):
         self.world.answers.answered(asked)
         witness.served(self, image, noticed=noticed)
         told_us = self.world.old_ends.told_since([self.name], began_us)
-        is_promised = not is_barrier or told_us is None
-        witness.has_read(self, image, least if is_promised else 0, began_us)
-        answer(Shown(image, is_promised))
+        may_miss = is_barrier and told_us is not None
+        witness.has_read(self, image, 0 if may_miss else least, began_us)
+        answer(image)
 
 
 class FollowerMachine(Machine):

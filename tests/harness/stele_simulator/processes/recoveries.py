@@ -161,18 +161,18 @@ class RecoveryWitness:
         if self._head_when_hurt not in line:
             world.ages_end()
         lost = [
-            (request_id, promise)
-            for request_id, promise in promises.told.items()
-            if promise.outcome.state_id not in line and request_id not in promises.excused
+            (request_id, outcome)
+            for request_id, outcome in promises.told.items()
+            if outcome.state_id not in line and request_id not in promises.excused
         ]
         world.trace(f"{len(lost)} outcomes that were told are not in it")
-        for request_id, promise in lost:
-            holders = [self._holders(asked, promise.outcome.state_id) for asked in self.asked]
+        for request_id, outcome in lost:
+            holders = [self._holders(asked, outcome.state_id) for asked in self.asked]
             self._witness.checks += 1
             self._world.demand(
                 not self.asked or not all(holders),
                 HOLDS,
-                f"epoch {promise.outcome.epoch} of request {request_id}, which a client was told, is in"
+                f"epoch {outcome.epoch} of request {request_id}, which a client was told, is in"
                 f" the log that goes on with epoch {known.epoch}",
                 f"it is not, though {sorted({each for one in holders for each in one})} had it",
             )

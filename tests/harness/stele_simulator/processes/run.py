@@ -370,7 +370,7 @@ def _result(world: World, violation: Violation | None, real_s: float) -> Result:
             at_s=kernel.now_s,
             before=tuple(world.lines[-KEPT_LINES:]),
         )
-    promised = [promise.outcome for promise in witness.promises.told.values()]
+    promised = witness.promises.told.values()
     image = witness.image_at(witness.head) or EMPTY  # the newest record may be the failure
     return Result(
         seed=world.scenario.seed,

@@ -22,7 +22,7 @@ from stele_simulator.kernel import us
 from stele_simulator.processes.barriers import BarrierWitness
 from stele_simulator.processes.epochs import EpochWitness, epoch_line
 from stele_simulator.processes.permissions import PermissionWitness
-from stele_simulator.processes.promises import ONE_OUTCOME, PromiseWitness
+from stele_simulator.processes.promises import PromiseWitness
 from stele_simulator.processes.records import HEAD, ZERO, Known
 from stele_simulator.processes.recoveries import NOTICED_S, RecoveryWitness
 
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from stele_simulator.processes.world import World
 
 WAKING_S: Final = 2.0
+READ: Final = "I2"
 ONE_HISTORY: Final = "nobody serves an abandoned history"
 LINES_KEPT: Final = 8
 
@@ -206,7 +207,7 @@ class Witness:
         self.checks += 1
         self._world.demand(
             image.epoch >= least,
-            ONE_OUTCOME,
+            READ,
             f"{machine.name} shows epoch {least} by what was durable when it was asked",
             f"it shows epoch {image.epoch}",
         )
