@@ -14,7 +14,7 @@ from stele.domain.image import Image
 from stele.domain.messages import Ack
 from stele.runtime.answers.session_guard import SchemaAgreement
 from stele.session_guard.settings import SessionGuardSettings
-from stele_simulator.kernel import Future, us
+from stele_simulator.kernel import us
 from stele_simulator.processes.callers import Caller
 
 if TYPE_CHECKING:
@@ -96,12 +96,8 @@ class AgreementWitness:
 class AgreementClient(Caller):
     """Asks guards whether the members agree on the schema, at once or with a wait."""
 
-    @property
-    def works(self) -> bool:
-        return self.world.callers_work
-
     async def _work(self) -> None:
-        while self.works:
+        while self.world.callers_work:
             await self.sleep(2 * THINK_S * self.chance.random())
             version = self.world.witness.image.schema.version.epoch
             epoch = self.chance.choice((0, version, self.world.witness.image.epoch))
@@ -109,16 +105,10 @@ class AgreementClient(Caller):
 
     async def ask_guard(self, epoch: int, timeout_s: int) -> bool:
         """Return whether a guard answers that all agree."""
-        future, kernel = Future[tuple[int, bytes]](), self.world.kernel
         guard = self.chance.choice(self.world.guards)
-        self.world.web.ask(
-            self,
-            f"{guard.url}/v1/schema/agreement",
-            lambda *found: future.set(found),
-            {"epoch": str(epoch), "timeout_s": str(timeout_s)},
-        )
-        kernel.at(kernel.now_us + us(ANSWER_S), self, future.set, (-1, b""))
-        status, content = await future.wait()
+        params = {"epoch": str(epoch), "timeout_s": str(timeout_s)}
+        url = f"{guard.url}/v1/schema/agreement"
+        status, content = await self.fetch(url, ANSWER_S, params)
         if status != OK:
             return False
         found = msgspec.json.decode(content, type=SchemaAgreement)

@@ -1,6 +1,5 @@
 """The tablet-balancer as a process of the simulated cluster, and what it reads of the nodes' loads."""
 
-import asyncio
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -10,10 +9,7 @@ from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, KafkaException, TopicP
 from stele.log.codec import decode_load
 from stele.log.ends import resolve
 from stele.log.flows import ENDS_TIMEOUT_S, FlowReader, flow_topic
-from stele.runtime.announce import announced
-from stele.runtime.follow import run_beside
 from stele.runtime.position import position_route
-from stele.runtime.service import Stop
 from stele.tablet_balancer.balancer import Balancer, balancing
 from stele.tablet_balancer.http import routes
 from stele.tablet_balancer.loads import Loads
@@ -92,18 +88,10 @@ class BalancerMachine(FollowerMachine):
             reading_loads(loads, self.clock),
             balancing(settings, followed, loads) as balancer,
         ):
-            follower, stop = followed.follower, Stop()
             self.balancer = balancer
-            self.routes += [position_route(NAME, self.name, follower), *routes(balancer)]
-            work = asyncio.ensure_future(balancer.run())
-            async with (
-                announced(
-                    NAME, settings, lambda: follower.image, followed.caught_up.is_set, self.build
-                ),
-                run_beside(work, stop),
-            ):
-                await stop.wait()
-            work.result()
+            position = position_route(NAME, self.name, followed.follower)
+            self.routes += [position, *routes(balancer)]
+            await self.serve(NAME, settings, followed, balancer.run())
 
     def forget(self) -> None:
         super().forget()

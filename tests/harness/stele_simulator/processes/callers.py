@@ -1,6 +1,6 @@
 """Clients of the simulated cluster: what they ask for, again under one id; and who moves the topology."""
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from stele.domain import commands
@@ -10,7 +10,8 @@ from stele.domain.model.requests import uuid7
 from stele.domain.names import COORDINATOR, CommitMode, NodeState, RequestKind
 from stele.domain.not_taken import horizon_of
 from stele.domain.registry import KNOWN_FEATURES
-from stele_simulator.kernel import Clock, Future, Owner, Task, us
+from stele_simulator.kernel import Future, us
+from stele_simulator.processes.simulated_client import SimulatedClient
 from stele_simulator.scenario import Action
 
 if TYPE_CHECKING:
@@ -29,28 +30,13 @@ BESIDE: Final = 4
 """Number of commands sent at the moment of a freeze, and again a moment later."""
 
 
-class Caller(Owner):
+class Caller(SimulatedClient):
     """Asks one thing after the other while ``world.callers_work``."""
 
     def __init__(self, name: str, world: "World") -> None:
-        super().__init__(name)
-        self.world = world
-        self.clock = Clock(world.kernel)
-        self.chance = world.kernel.random(f"caller/{name}")
+        super().__init__(name, world, "caller")
         self.asked: list[Envelope] = []
         self._horizon_ms = -1
-
-    def start(self) -> None:
-        self.spawn(self._work())
-
-    def spawn(self, body: Coroutine[Any, Any, None]) -> None:
-        Task(self, body)
-
-    async def sleep(self, seconds: float) -> None:
-        future = Future[None]()
-        kernel = self.world.kernel
-        kernel.at(kernel.now_us + us(seconds), self, future.set, None)
-        await future.wait()
 
     async def _work(self) -> None:
         while self.world.callers_work:

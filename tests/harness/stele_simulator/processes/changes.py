@@ -18,8 +18,8 @@ from stele.domain.image import Image
 from stele.domain.ring.ranges import MAX_TOKEN, MIN_TOKEN
 from stele.runtime.answers.node import ChangesView, StreamSetView, StreamsView, StreamView
 from stele_simulator.generation_checks import ends_of
-from stele_simulator.kernel import Clock, Future, us
-from stele_simulator.messages import token_of_key
+from stele_simulator.kernel import Clock
+from stele_simulator.messages import text_in, token_of_key
 from stele_simulator.processes.callers import Caller
 
 if TYPE_CHECKING:
@@ -251,7 +251,7 @@ class Consumer(Caller):
                 return after_us
             for change in found.changes:
                 row = change.row or {}
-                values = {text for text in map(_text, row.values()) if text}
+                values = {text for text in map(text_in, row.values()) if text}
                 given = generation, stream, change.key.decode(), values, change.time_us
                 self.world.changes.gave(self.name, *given)
             after_us, more = int(found.cursor, 16), found.more
@@ -259,19 +259,7 @@ class Consumer(Caller):
 
     async def _get(self, what: str, asked: dict[str, str], kind: type[Any]) -> Any:
         """Return the answer of any node, or None."""
-        future, kernel = Future[tuple[int, bytes]](), self.world.kernel
         node = self.chance.choice(self.world.nodes).name
         url, params = f"http://{node}/v1/cdc/{what}", {"table": self.table, **asked}
-        self.world.web.ask(self, url, lambda *found: future.set(found), params)
-        kernel.at(kernel.now_us + us(ANSWER_S), self, future.set, (-1, b""))
-        status, content = await future.wait()
+        status, content = await self.fetch(url, ANSWER_S, params)
         return msgspec.json.decode(content, type=kind) if status == OK else None
-
-
-def _text(value: object) -> str:
-    """Return the text or number inside a value; empty if it is null."""
-    if isinstance(value, dict):
-        value = [*value.values()]
-    if isinstance(value, list):
-        return next(filter(None, map(_text, value)), "")
-    return "" if value is None else str(value)

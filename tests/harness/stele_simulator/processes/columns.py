@@ -10,7 +10,6 @@ merge of their versions.
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from math import inf
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
@@ -21,8 +20,7 @@ from stele.domain.model.schema import AnyChange, ColumnDefinition, TableCreation
 from stele.domain.model.schema_objects import Column, ColumnKind, TableSchema, TypeField
 from stele.domain.routed import TABLE_VERSION
 from stele.runtime.answers.common import ErrorBody, code_in
-from stele_simulator.kernel import Future, us
-from stele_simulator.messages import KvOp
+from stele_simulator.messages import KvOp, text_in
 from stele_simulator.processes.data import (
     ANSWER_S,
     COLUMNS_TYPES,
@@ -230,13 +228,9 @@ class ColumnClient(DataClient):
         self._table = table
         self._node_name = node
 
-    @property
-    def works(self) -> bool:
-        return self.world.callers_work
-
     async def _work(self) -> None:
-        while self.works:
-            await self._sleep(2 * THINK_S * self.chance.random())
+        while self.world.callers_work:
+            await self.sleep(2 * THINK_S * self.chance.random())
             key = f"key{self.chance.randrange(KEYS)}"
             draw = self.chance.random()
             if draw < BAD_SHARE:
@@ -401,7 +395,7 @@ class ColumnClient(DataClient):
         )
         self._goes_forward(request, version, routed[0])
         regular = known[1].of_kind(ColumnKind.REGULAR)
-        return routed[0], {c.column_id: _leaf(row.get(c.name)) for c in regular}
+        return routed[0], {c.column_id: text_in(row.get(c.name)) or None for c in regular}
 
     def _goes_forward(self, request: Request, version: int, data_id: str) -> None:
         self._check_forward(request, version, data_id)
@@ -467,28 +461,16 @@ class ColumnClient(DataClient):
         self, request: Request, row: Mapping[str, object] | None
     ) -> tuple[int, bytes, Mapping[str, str]]:
         """Return status, body and headers; -1 for no answer, 0 for a refused connection."""
-        future, kernel = Future[tuple[int, bytes]](), self.world.kernel
         headers = dict[str, str]()
-        self.world.web.ask(
-            self,
+        answer = await self.fetch(
             f"http://{request.node}/v1/data/{self._table}/{request.key}",
-            lambda *found: future.set(found),
+            ANSWER_S,
             headers={TABLE_VERSION: str(request.least)} if request.least else {},
             body=None if row is None else msgspec.json.encode(row),
             method="GET" if row is None else PUT,
             seen=headers,
         )
-        kernel.at(kernel.now_us + us(ANSWER_S), self, future.set, (-1, b""))
-        return *(await future.wait()), headers
+        return *answer, headers
 
     def _begun(self, key: str, value: str | None) -> KvOp:
-        return replace(super()._begun(key, value), key=f"{self._table}/{key}", ended=inf)
-
-
-def _leaf(value: object) -> str | None:
-    """Return the text or number inside a value; None if it is null."""
-    if isinstance(value, Mapping):
-        value = [*value.values()]
-    if isinstance(value, list):
-        return next(filter(None, map(_leaf, value)), None)
-    return None if value is None else str(value)
+        return replace(super()._begun(key, value), key=f"{self._table}/{key}")

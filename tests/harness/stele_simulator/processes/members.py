@@ -2,11 +2,11 @@
 
 import asyncio
 import sqlite3
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import msgspec
 from confluent_kafka import KafkaError, KafkaException
@@ -59,6 +59,7 @@ from stele.runtime.follow import Followed, following_log, run_beside
 from stele.runtime.position import position_route
 from stele.runtime.recent import recent_route
 from stele.runtime.service import Stop
+from stele.runtime.settings import ServiceSettings
 from stele_simulator.processes.deletions import check_truncation
 from stele_simulator.processes.machine import Machine
 from stele_simulator.processes.routed import rows_of
@@ -182,6 +183,23 @@ class FollowerMachine(Machine):
             self.routes = [recent_route(followed.recent.records)]
             yield followed
 
+    async def serve(
+        self,
+        service: str,
+        settings: ServiceSettings,
+        followed: Followed,
+        work: Coroutine[Any, Any, None],
+    ) -> None:
+        """Announce the service, and do its work until it is stopped. Raises what the work raises."""
+        follower, stop = followed.follower, Stop()
+        task, is_read = asyncio.ensure_future(work), followed.caught_up.is_set
+        async with (
+            announced(service, settings, lambda: follower.image, is_read, self.build),
+            run_beside(task, stop),
+        ):
+            await stop.wait()
+        task.result()
+
     def forget(self) -> None:
         super().forget()
         self.followed = None
@@ -206,22 +224,10 @@ class CoordinatorMachine(FollowerMachine):
             self.following() as followed,
             driving(settings, followed, WebTransport(self)) as driver,
         ):
-            follower, stop = followed.follower, Stop()
             self.driver = driver
-            self.routes += [position_route("coordinator", self.name, follower), *routes(driver)]
-            work = asyncio.ensure_future(driver.run())
-            async with (
-                announced(
-                    "coordinator",
-                    settings,
-                    lambda: follower.image,
-                    followed.caught_up.is_set,
-                    self.build,
-                ),
-                run_beside(work, stop),
-            ):
-                await stop.wait()
-            work.result()
+            position = position_route("coordinator", self.name, followed.follower)
+            self.routes += [position, *routes(driver)]
+            await self.serve("coordinator", settings, followed, driver.run())
 
     def forget(self) -> None:
         super().forget()
@@ -391,12 +397,11 @@ class EmbeddedMachine(NodeMachine):
         return cells_of(content)
 
 
-class ReplicaMachine(Machine):
+class ReplicaMachine(FollowerMachine):
     """catch-up."""
 
     lost_its_disk = False
     """Emptied or put back to the past, and not filled again."""
-    followed: Followed | None = None
     keeper: Keeper | None = None
 
     async def main(self) -> None:
@@ -435,37 +440,16 @@ class ReplicaMachine(Machine):
                 trimmer = Trimmer(keeper, lambda: follower.image, identity, None)
                 held = partial(holdings_of, identity, settings, self.url, archive, trimmer)
                 jobs = Jobs(folder, identity, keeper, peers, api, trimmer, held, no_mirror)
-                work = asyncio.ensure_future(replica.working(jobs, followed, ends, ports))
-                stop = Stop()
-                async with (
-                    announced(
-                        "catch-up",
-                        settings,
-                        lambda: follower.image,
-                        followed.caught_up.is_set,
-                        self.build,
-                    ),
-                    run_beside(work, stop),
-                ):
-                    position = position_route("catch-up", identity.replica_id, follower)
-                    self.routes = [*api.routes(), position]
-                    await stop.wait()
-                work.result()
+                position = position_route("catch-up", identity.replica_id, follower)
+                self.routes = [*api.routes(), position]
+                work = replica.working(jobs, followed, ends, ports)
+                await self.serve("catch-up", settings, followed, work)
         finally:
             await keeper.close()
 
     def forget(self) -> None:
         super().forget()
-        self.followed = None
         self.keeper = None
-
-    @property
-    def image(self) -> Image | None:
-        return None if self.followed is None else self.followed.follower.image
-
-    @property
-    def failure(self) -> Exception | None:
-        return None if self.followed is None else self.followed.follower.failure
 
     def _delete(self, archive: Archive, offset: int) -> None:
         world = self.world

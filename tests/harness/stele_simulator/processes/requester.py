@@ -77,14 +77,6 @@ class RequesterMachine(Machine):
         self.applied = 0
         self._deaths = Deaths(self)
 
-    @property
-    def image(self) -> Image | None:
-        return None
-
-    @property
-    def failure(self) -> Exception | None:
-        return None
-
     async def main(self) -> None:
         loop, kernel = asyncio.get_running_loop(), self.world.kernel
         asked = list[asyncio.Task[None]]()

@@ -8,7 +8,6 @@ writes its result back (Attiya, Bar-Noy, Dolev: "Sharing Memory Robustly in Mess
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
-from math import inf
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -33,7 +32,7 @@ from stele.router.router import (
 )
 from stele.runtime.http import HttpError, answer_http_error
 from stele.runtime.transport import Transport
-from stele_simulator.messages import KvOp
+from stele_simulator.messages import KvOp, begun
 from stele_simulator.processes.data import AGAIN_S, KEYSPACE, some_key
 from stele_simulator.processes.machine import Machine
 from stele_simulator.processes.releases import NEWER
@@ -124,10 +123,6 @@ class RouterMachine(Machine):
     @property
     def image(self) -> Image | None:
         return None if self.router is None else self.router.image
-
-    @property
-    def failure(self) -> Exception | None:
-        return None
 
     def forget(self) -> None:
         super().forget()
@@ -233,16 +228,7 @@ class RouterMachine(Machine):
         return bytes(said)
 
     def _begun(self, key: str, value: str | None) -> KvOp:
-        return KvOp(
-            began=self.world.kernel.now_s,
-            ended=inf,
-            node=self.name,
-            write=value is not None,
-            key=key,
-            value=value,
-            done=False,
-            known=False,
-        )
+        return begun(self.world.kernel.now_s, self.name, key, value)
 
 
 def _named(key: str) -> tuple[str, bytes]:

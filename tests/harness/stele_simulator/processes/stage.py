@@ -134,8 +134,8 @@ class StoryClient(DataClient):
         self.acknowledged = 0
 
     async def _work(self) -> None:
-        while self.stage.clients_work:
-            await self._sleep(THINK_S * 2 * self.chance.random())
+        while self.world.callers_work:
+            await self.sleep(THINK_S * 2 * self.chance.random())
             names = (
                 [self.written]
                 if self.written
@@ -174,37 +174,12 @@ class StoryClient(DataClient):
         return not self.stage.is_new_or_gone(pending.key.partition("/")[0])
 
 
-class StoryAgreementClient(AgreementClient):
-    """Asks while the clients of the story work."""
-
-    def __init__(self, name: str, world: "Stage") -> None:
-        super().__init__(name, world)
-        self.stage = world
-
-    @property
-    def works(self) -> bool:
-        return self.stage.clients_work
-
-
-class StoryColumnClient(ColumnClient):
-    """Writes and reads single columns while the clients of the story work."""
-
-    def __init__(self, name: str, world: "Stage", table: str, node: str = "") -> None:
-        super().__init__(name, world, table, node)
-        self.stage = world
-
-    @property
-    def works(self) -> bool:
-        return self.stage.clients_work
-
-
 class Stage(World):
     """Everything in a story. Make and run it inside ``interposed``."""
 
     def __init__(self, seed: int, current: Current, *, keep_trace: bool = False) -> None:
         super().__init__(replace(QUIET, seed=seed), current, keep_trace=keep_trace)
-        self.callers_work = False
-        self.clients_work = True
+        self.admins = []
         self.admin = Admin("admin", self)
         self.gone = set[str]()
         self.written = set[str]()
@@ -278,7 +253,7 @@ class Stage(World):
     def use_columns(self, table: str, node: str = "") -> None:
         """A client writes and reads single columns of a table, at one node or at any."""
         name = f"columns{len(self.column_clients) + 1}"
-        self.column_clients.append(StoryColumnClient(name, self, table, node))
+        self.column_clients.append(ColumnClient(name, self, table, node))
         self.column_clients[-1].start()
 
     def follow_changes(self, table: str) -> None:
@@ -292,7 +267,7 @@ class Stage(World):
         self.guards.append(guard)
         self.machines[guard.name] = self.web.machines[guard.name] = guard
         guard.boot()
-        self.agreement_clients.append(StoryAgreementClient(f"asks {guard.name}", self))
+        self.agreement_clients.append(AgreementClient(f"asks {guard.name}", self))
         self.agreement_clients[-1].start()
 
     def start_balancer(self) -> None:
@@ -452,7 +427,7 @@ class Stage(World):
             if not self.is_out(name) and name not in excluded:
                 self.request(commands.Exclude((name,), force=True))
         self.run_until(self.kernel.now_us + us(LAST_WRITES_S))
-        self.clients_work = False
+        self.callers_work = False
         deadline_us = self.kernel.now_us + us(REST_LIMIT_S)
         while (left := self.unfinished()) and self.kernel.now_us < deadline_us:
             self._open_all()

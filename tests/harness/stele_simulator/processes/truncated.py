@@ -221,7 +221,7 @@ class TruncatedClient(DataClient):
 
     async def _work(self) -> None:
         while self.world.callers_work:
-            await self._sleep(2 * THINK_S * self.chance.random())
+            await self.sleep(2 * THINK_S * self.chance.random())
             await self.ask(self.chance.choice(NAMES))
 
     async def ask(self, name: str) -> None:

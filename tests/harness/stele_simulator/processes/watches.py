@@ -6,10 +6,10 @@ again and continues from there.
 """
 
 import json
-from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any, Final
 
-from stele_simulator.kernel import Future, Owner, Task, us
+from stele_simulator.kernel import Future, us
+from stele_simulator.processes.simulated_client import SimulatedClient
 from stele_simulator.processes.web import Stream
 
 if TYPE_CHECKING:
@@ -28,50 +28,42 @@ DATA: Final = "data: "
 MOST_REFUSALS: Final = 3
 
 
-class Watch(Owner):
+class Watch(SimulatedClient):
     """Resumes after interruptions."""
 
     def __init__(self, name: str, world: "World") -> None:
-        super().__init__(name)
+        super().__init__(name, world, "watch")
         self.told = 0
         self.last = 0
         """The newest received epoch."""
         self.state_id = bytes(16)
-        self._world = world
-        self._chance = world.kernel.random(f"watch/{name}")
         self._heard_us = 0
         self._refusals = 0
 
-    def start(self) -> None:
-        self._spawn(self._work())
-
-    def _spawn(self, body: Coroutine[Any, Any, None]) -> None:
-        Task(self, body)
-
     async def _work(self) -> None:
         while True:
-            log = self._chance.choice(self._world.logs)
+            log = self.chance.choice(self.world.logs)
             ended = Future[tuple[int, bytes]]()
             status, content = await self._follow(log, ended)
             if status == OTHER_HISTORY:
                 self._is_of_another_history(log)
             self._refusals = self._refusals + 1 if status == NOT_FOUND else 0
             if status == OTHER_HISTORY or self._refusals >= MOST_REFUSALS:
-                self._world.trace(f"{self.name} begins anew: {content.decode()}"[:200])
+                self.world.trace(f"{self.name} begins anew: {content.decode()}"[:200])
                 await self._begin_anew(log)
-            await self._sleep(2 * ASKS_AGAIN_S * self._chance.random())
+            await self.sleep(2 * ASKS_AGAIN_S * self.chance.random())
 
     async def _follow(
         self, log: "LogMachine", ended: Future[tuple[int, bytes]]
     ) -> tuple[int, bytes]:
         """Until it ends, or is quiet for too long; then the status is 0."""
         least_s, most_s = PATIENCE_S
-        patience_us = us(least_s + (most_s - least_s) * self._chance.random())
+        patience_us = us(least_s + (most_s - least_s) * self.chance.random())
         params = {"from": str(self.last + 1)}
         if self.last:
             params["state_id"] = self.state_id.hex()
-        self._heard_us = self._world.kernel.now_us
-        stream = self._world.web.follow(
+        self._heard_us = self.world.kernel.now_us
+        stream = self.world.web.follow(
             self, f"{log.url}/v1/epochs", params, self._take, lambda *found: ended.set(found)
         )
         self._look(stream, patience_us, ended)
@@ -80,7 +72,7 @@ class Watch(Owner):
         return found
 
     def _look(self, stream: Stream, patience_us: int, ended: Future[tuple[int, bytes]]) -> None:
-        kernel = self._world.kernel
+        kernel = self.world.kernel
         if ended.done:
             return
         if kernel.now_us - self._heard_us >= patience_us:
@@ -96,7 +88,7 @@ class Watch(Owner):
                 found = json.loads(line[len(DATA) :])
         if not found:
             return
-        world = self._world
+        world = self.world
         epoch, state_id = int(found["epoch"]), bytes.fromhex(found["state_id"])
         known = world.witness.records.get(state_id)
         world.witness.checks += 1
@@ -118,11 +110,11 @@ class Watch(Owner):
 
     def _is_of_another_history(self, log: "LogMachine") -> None:
         """I9: a follower whose state is in the log gets no contrary answer."""
-        witness = self._world.witness
+        witness = self.world.witness
         if not witness.quiet():
             return
         witness.checks += 1
-        self._world.demand(
+        self.world.demand(
             self.state_id not in witness.line(witness.head),
             TOLD,
             f"{self.name} goes on behind epoch {self.last}, which is in the log",
@@ -130,17 +122,8 @@ class Watch(Owner):
         )
 
     async def _begin_anew(self, log: "LogMachine") -> None:
-        answer = Future[tuple[int, bytes]]()
-        kernel = self._world.kernel
-        self._world.web.ask(self, f"{log.url}/v1/state", lambda *found: answer.set(found))
-        kernel.at(kernel.now_us + us(STATE_S), self, answer.set, (0, b""))
-        status, content = await answer.wait()
+        status, content = await self.fetch(f"{log.url}/v1/state", STATE_S)
         if status == OK:
             found = json.loads(content)
             self.last, self.state_id = found["epoch"], bytes.fromhex(found["state_id"])
             self._refusals = 0
-
-    async def _sleep(self, seconds: float) -> None:
-        future, kernel = Future[None](), self._world.kernel
-        kernel.at(kernel.now_us + us(seconds), self, future.set, None)
-        await future.wait()

@@ -176,6 +176,8 @@ class World:
         ]
         self.mover, self.freezer = Mover("mover", self), Freezer("freezer", self)
         self.roller = Roller("roller", self)
+        self.admins: list[Caller] = [self.mover, self.freezer, self.roller]
+        """Clients that change and restrict the cluster by the scenario. Stories have none."""
         self.watches = [Watch(f"v{i + 1}", self) for i in range(scenario.watches)]
         self.clients = [DataClient(f"d{i + 1}", self) for i in range(scenario.clients)]
         self.truncated_clients = [TruncatedClient("t1", self)] if scenario.truncated else []
@@ -223,7 +225,7 @@ class World:
         self.truncations.changed(EMPTY, self.witness.image)
         for machine in (*self.victims.values(), *self.workers, *self.requesters):
             machine.boot()
-        for caller in (*self.callers, self.mover, self.freezer, self.roller):
+        for caller in (*self.callers, *self.admins):
             caller.start()
         for asker in (*self.agreement_clients, *self.consumers):
             asker.start()
