@@ -173,13 +173,7 @@ def one_replica_answers_for_changes(patch: Patch) -> None:
 @planted(STORY, rule="D3")
 def late_writes_are_accepted(patch: Patch) -> None:
     """A write whose time readers have passed is acknowledged."""
-
-    def never(
-        image: Image, data_id: str, token: int, write_ms: int, now_ms: int, window_ms: int
-    ) -> None:
-        return None
-
-    patch.function(cdc.check_time, never)
+    patch.function(cdc.check_time, lambda image, data_id, token, write_ms, now_ms, window_ms: None)
 
 
 @planted(STORY, rule="D3")
@@ -231,8 +225,4 @@ def generation_is_committed_unseen(patch: Patch) -> None:
 @planted(STORY)
 def undone_generation_is_left(patch: Patch) -> None:
     """The generation of an undone operation stays."""
-
-    def nothing(image: Image, transition_id: str) -> tuple[CdcFact, ...]:
-        return ()
-
-    patch.attribute(steps, "abandoned", nothing)
+    patch.attribute(steps, "abandoned", lambda image, transition_id: ())

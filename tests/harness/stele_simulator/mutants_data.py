@@ -19,30 +19,35 @@ from stele.domain.model.transitions import Transition
 from stele.domain.names import RequestKind, TransitionState
 from stele.domain.registry import KNOWN_FEATURES
 from stele.domain.ring.ranges import RangeReplicas
-from stele.domain.ring.transition import TransitionPlan
 from stele.domain.rules import table_snapshots
 from stele.domain.topology import steps
 from stele.domain.topology.operations import (
     keyspaces,
-    repairs,
 )
 from stele.domain.topology.operations import (
     table_snapshots as snapshots_of_tables,
 )
 from stele.domain.topology.operations.base import no_receivers
-from stele.domain.topology.operations.table import OPERATIONS
 from stele.domain.topology.steps import Draft
 from stele.log import reader
 from stele.log.chain import Anchor
 from stele.log.port import TopicProbe
 from stele.log.reader import TopicReader
 from stele.node import backups, cells, commits, coordinate, store
-from stele.node.cells import Cell, StoredCell
+from stele.node.cells import Cell
 from stele.node.commits import DiskFull
 from stele.node.coordinate import Consistency, Coordination, Enough, _Attempt
 from stele.node.streaming import Streamer
 from stele_simulator.patching import Patch
-from stele_simulator.planting import RUN, STORY, change_operation, planted
+from stele_simulator.planting import (
+    RUN,
+    STORY,
+    change_operation,
+    change_state,
+    count_failures_as_done,
+    plan_without_locks,
+    planted,
+)
 
 # Known bugs of what nodes keep for clients, in whole nodes: the store, requests, streams.
 
@@ -67,11 +72,7 @@ def writes_are_timed_by_the_nodes_clock(patch: Patch) -> None:
 @planted(RUN)
 def streamed_rows_are_dropped(patch: Patch) -> None:
     """Streamed rows are counted, but not stored."""
-
-    def none(self: Streamer, reading: object, rows: list[StoredCell], place: int) -> bool:
-        return False
-
-    patch.attribute(Streamer, "_may_keep", none)
+    patch.attribute(Streamer, "_may_keep", lambda self, reading, rows, place: False)
 
 
 @planted(RUN, rule="3")
@@ -104,8 +105,8 @@ def reads_do_not_settle(patch: Patch) -> None:
 def older_rows_win(patch: Patch) -> None:
     """A read returns the oldest row of its replicas."""
 
-    def oldest(cells: list[Cell]) -> Cell:
-        return min(cells)
+    def oldest(found: list[Cell]) -> Cell:
+        return min(found)
 
     patch.function(cells.newest, oldest)
 
@@ -156,34 +157,19 @@ def replicas_are_not_repaired(patch: Patch) -> None:
 @planted(STORY)
 def failed_repair_counts(patch: Patch) -> None:
     """A repair that failed, or was cancelled, counts as done."""
-    plain = steps._end
-
-    def done(draft: Draft, transition: Transition, *, undone: bool) -> None:
-        plain(draft, transition, undone=undone and transition.kind is not _REPAIR)
-
-    patch.attribute(steps, "_end", done)
+    count_failures_as_done(patch, _REPAIR)
 
 
 @planted(STORY)
 def excluded_hold_up_repairs(patch: Patch) -> None:
     """A tablet with an excluded replica cannot be repaired."""
-    states: Any = OPERATIONS[_REPAIR].states
-    strict = msgspec.structs.replace(states[TransitionState.REPAIR], reads_stay=False)
-    patch.item(states, TransitionState.REPAIR, strict)
+    change_state(patch, _REPAIR, TransitionState.REPAIR, reads_stay=False)
 
 
 @planted(STORY)
 def repair_locks_nothing(patch: Patch) -> None:
     """A tablet moves while it is repaired."""
-    plain = repairs.plans
-
-    def unlocked(image: Any, requests: Any) -> Any:
-        found = plain(image, requests)
-        if not isinstance(found, dict):
-            return found
-        return {name: TransitionPlan(plan.rows) for name, plan in found.items()}
-
-    change_operation(patch, _REPAIR, plans=unlocked)
+    plan_without_locks(patch, _REPAIR)
 
 
 # Known bugs of snapshots of tables, and of restores from them.
@@ -204,26 +190,13 @@ def one_replicas_files_are_enough(patch: Patch) -> None:
     """Only one replica's files of each tablet are read, so rows that it lacked are not restored."""
     plain = backups.files_of
 
-    def first(range_: Any, snapshot: Any, known: Any) -> Any:
-        return plain(range_, snapshot, known)[:1]
-
-    patch.function(plain, first)
+    patch.function(plain, lambda range_, snapshot, known: plain(range_, snapshot, known)[:1])
 
 
 @planted(STORY)
 def restore_locks_nothing(patch: Patch) -> None:
     """A tablet moves while it is restored: who gets it reads nothing."""
-    change_operation(patch, _RESTORE, plans=_unlocked(repairs.plans))
-
-
-def _unlocked(plain: Any) -> Any:
-    def unlocked(image: Any, requests: Any) -> Any:
-        found = plain(image, requests)
-        if not isinstance(found, dict):
-            return found
-        return {name: TransitionPlan(plan.rows) for name, plan in found.items()}
-
-    return unlocked
+    plan_without_locks(patch, _RESTORE)
 
 
 @planted(STORY)
@@ -243,12 +216,7 @@ def failed_snapshot_counts(patch: Patch) -> None:
 @planted(STORY)
 def failed_restore_counts(patch: Patch) -> None:
     """A failed or cancelled restore of a tablet counts as done."""
-    plain = steps._end
-
-    def done(draft: Draft, transition: Transition, *, undone: bool) -> None:
-        plain(draft, transition, undone=undone and transition.kind is not _RESTORE)
-
-    patch.attribute(steps, "_end", done)
+    count_failures_as_done(patch, _RESTORE)
 
 
 @planted(STORY)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncIterator
 from typing import Any
 
 import msgspec
@@ -279,10 +279,7 @@ def watch_goes_on_one_epoch_late(patch: Patch) -> None:
     """A watch resumes one epoch too late."""
     winners = History.winners
 
-    def late(self: History, first: int, limit: int) -> AsyncGenerator[Winner, None]:
-        return winners(self, first + 1, limit)
-
-    patch.attribute(History, "winners", late)
+    patch.attribute(History, "winners", lambda self, first, limit: winners(self, first + 1, limit))
 
 
 @planted(RUN, rule="I9")
@@ -372,11 +369,7 @@ def one_member_is_a_majority(patch: Patch) -> None:
 @planted(RUN)
 def epochs_are_held_before_they_are_synced(patch: Patch) -> None:
     """A segment counts as being on the disk as soon as it was written."""
-
-    def unsynced(file: object) -> None:
-        return None
-
-    patch.attribute(segments, "sync_file", unsynced)
+    patch.attribute(segments, "sync_file", lambda file: None)
 
 
 @planted(RUN, rule="13")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Set
+from collections.abc import Iterable, Set
 from typing import Any
 
 import msgspec
@@ -13,13 +13,11 @@ from stele.coordinator import openings, rounds
 from stele.coordinator.actions import PASSED
 from stele.coordinator.model import StepContext
 from stele.coordinator.work import failure_of
-from stele.domain.base import Fact
 from stele.domain.facts import Epoch
 from stele.domain.fencing import takes_part
 from stele.domain.image import Image
 from stele.domain.model.features import FeaturesEnabled
 from stele.domain.model.membership import MembershipImage, Node, NodeChanged
-from stele.domain.model.requests import Request
 from stele.domain.model.services import Service
 from stele.domain.model.transitions import Transition
 from stele.domain.names import TAKES_PART, NodeState, RequestKind, TransitionState
@@ -31,7 +29,7 @@ from stele.domain.registry import (
 )
 from stele.domain.ring import transition
 from stele.domain.ring.quorum import blocking, is_covered
-from stele.domain.ring.transition import TransitionPlan, TransitionRow
+from stele.domain.ring.transition import TransitionRow
 from stele.domain.rules import features as feature_rules
 from stele.domain.rules import ring
 from stele.domain.topology import decide, live_copies, planning
@@ -45,7 +43,14 @@ from stele.domain.topology.steps import Draft
 from stele.log import fold
 from stele.runtime.announce import ServiceAnnouncer
 from stele_simulator.patching import Patch
-from stele_simulator.planting import RUN, STORY, change_operation, planted
+from stele_simulator.planting import (
+    RUN,
+    STORY,
+    change_operation,
+    change_state,
+    plan_without_locks,
+    planted,
+)
 
 # Planted bugs of moves and rebuilds: whose tokens when, who streams, from how many, and what is
 # locked.
@@ -55,15 +60,10 @@ replace = msgspec.structs.replace
 _STATE = TransitionState
 
 
-def _state(patch: Patch, kind: RequestKind, state: TransitionState, **changes: Any) -> None:
-    states: Any = OPERATIONS[kind].states
-    patch.item(states, state, replace(states[state], **changes))
-
-
 @planted(STORY, rule="I11")
 def move_takes_its_tokens_before_it_streams(patch: Patch) -> None:
     """The ring has the new tokens while a cancel still has to bring the old ones back."""
-    _state(patch, RequestKind.MOVE, _STATE.WRITE_BOTH_READ_OLD, takes_tokens=True)
+    change_state(patch, RequestKind.MOVE, _STATE.WRITE_BOTH_READ_OLD, takes_tokens=True)
 
 
 @planted(RUN, rule="I5")
@@ -75,7 +75,7 @@ def move_streams_to_the_mover_alone(patch: Patch) -> None:
 @planted(STORY, rule="I11")
 def move_turns_round_after_reads_have_moved(patch: Patch) -> None:
     """A move may be undone when the node's new ranges have been written without the old replicas."""
-    _state(
+    change_state(
         patch, RequestKind.MOVE, _STATE.WRITE_BOTH_READ_NEW, on_failure=_STATE.ROLLBACK_TO_NORMAL
     )
 
@@ -103,14 +103,7 @@ def rebuild_is_content_with_one_source(patch: Patch) -> None:
 @planted(STORY)
 def rebuild_locks_nothing(patch: Patch) -> None:
     """Others move the ranges away while their replicas are read."""
-
-    def unlocked(image: Image, requests: list[Request]) -> Any:
-        found = rebuild.plans(image, requests)
-        if not isinstance(found, dict):
-            return found
-        return {name: TransitionPlan(rows=plan.rows) for name, plan in found.items()}
-
-    change_operation(patch, RequestKind.REBUILD, plans=unlocked)
+    plan_without_locks(patch, RequestKind.REBUILD)
 
 
 # Planted bugs of rolling upgrades: compatibility of records, required features, and feature
@@ -152,10 +145,7 @@ def required_features_are_not_derived(patch: Patch) -> None:
     """Records say that they need nothing, whatever is in them."""
     plain = features_of
 
-    def without(facts: Collection[Fact]) -> FeaturesOfFacts:
-        return FeaturesOfFacts(plain(facts).used)
-
-    patch.function(plain, without)
+    patch.function(plain, lambda facts: FeaturesOfFacts(plain(facts).used))
 
 
 @planted(STORY)
@@ -190,50 +180,45 @@ def late_service_is_believed(patch: Patch) -> None:
 # none.
 
 
-def _failing_goes(
-    patch: Patch, kind: RequestKind, state: TransitionState, to: TransitionState | None
-) -> None:
-    table: Any = OPERATIONS[kind].states
-    patch.item(table, state, replace(table[state], on_failure=to))
-
-
 @planted(STORY)
 def no_way_back_from_the_first_state(patch: Patch) -> None:
     """A node that cannot join or replace is kept waiting instead of being turned away."""
     for kind in (RequestKind.JOIN, RequestKind.REPLACE):
-        _failing_goes(patch, kind, _STATE.JOIN_GROUP0, None)
+        change_state(patch, kind, _STATE.JOIN_GROUP0, on_failure=None)
 
 
 @planted(STORY)
 def no_way_back_while_it_streams(patch: Patch) -> None:
     """A leave or removal stays incomplete when no node can take over."""
     for kind in (RequestKind.LEAVE, RequestKind.REMOVE):
-        _failing_goes(patch, kind, _STATE.WRITE_BOTH_READ_OLD, None)
+        change_state(patch, kind, _STATE.WRITE_BOTH_READ_OLD, on_failure=None)
 
 
 @planted(STORY, rule="I11")
 def way_back_from_the_dead(patch: Patch) -> None:
     """A removal or a replacement may be undone when reads have moved already."""
     removing, replacing = RequestKind.REMOVE, RequestKind.REPLACE
-    _failing_goes(patch, removing, _STATE.WRITE_BOTH_READ_NEW, _STATE.ROLLBACK_TO_NORMAL)
-    _failing_goes(patch, replacing, _STATE.WRITE_BOTH_READ_NEW, _STATE.LEFT_TOKEN_RING)
+    change_state(patch, removing, _STATE.WRITE_BOTH_READ_NEW, on_failure=_STATE.ROLLBACK_TO_NORMAL)
+    change_state(patch, replacing, _STATE.WRITE_BOTH_READ_NEW, on_failure=_STATE.LEFT_TOKEN_RING)
 
 
 @planted(STORY, rule="I11")
 def way_back_from_the_last_state(patch: Patch) -> None:
     """An operation may be undone when all that is left is to close the books."""
     for kind in (RequestKind.JOIN, RequestKind.REPLACE):
-        _failing_goes(patch, kind, _STATE.FINISHING, _STATE.LEFT_TOKEN_RING)
+        change_state(patch, kind, _STATE.FINISHING, on_failure=_STATE.LEFT_TOKEN_RING)
     for kind in (RequestKind.LEAVE, RequestKind.REMOVE):
-        _failing_goes(patch, kind, _STATE.LEFT_TOKEN_RING, _STATE.ROLLBACK_TO_NORMAL)
+        change_state(patch, kind, _STATE.LEFT_TOKEN_RING, on_failure=_STATE.ROLLBACK_TO_NORMAL)
     for kind in (RequestKind.MOVE, RequestKind.KEYSPACE_RF_CHANGE):
-        _failing_goes(patch, kind, _STATE.FINISHING, _STATE.ROLLBACK_TO_NORMAL)
+        change_state(patch, kind, _STATE.FINISHING, on_failure=_STATE.ROLLBACK_TO_NORMAL)
 
 
 @planted(STORY)
 def drop_can_be_called_off(patch: Patch) -> None:
     """A drop is taken back, though some route by the version that has no such keyspace."""
-    _failing_goes(patch, RequestKind.DROP_KEYSPACE, _STATE.DROP_KEYSPACE, _STATE.DROP_KEYSPACE)
+    change_state(
+        patch, RequestKind.DROP_KEYSPACE, _STATE.DROP_KEYSPACE, on_failure=_STATE.DROP_KEYSPACE
+    )
 
 
 @planted(STORY)
@@ -255,8 +240,7 @@ def way_back_forgets_the_dead(patch: Patch) -> None:
         (RequestKind.REMOVE, _STATE.ROLLBACK_TO_NORMAL),
         (RequestKind.REPLACE, _STATE.LEFT_TOKEN_RING),
     ):
-        table: Any = OPERATIONS[kind].states
-        patch.item(table, state, replace(table[state], delta=None))
+        change_state(patch, kind, state, delta=None)
 
 
 @planted(STORY)
@@ -416,9 +400,7 @@ def replaced_node_keeps_its_tokens(patch: Patch) -> None:
 @planted(STORY, rule="I4")
 def removal_drops_the_rows_before_streaming(patch: Patch) -> None:
     """The ranges of a dead node belong to its successors before these have the data."""
-    states: Any = OPERATIONS[RequestKind.REMOVE].states
-    streaming = states[_STATE.WRITE_BOTH_READ_OLD]
-    patch.item(states, _STATE.WRITE_BOTH_READ_OLD, replace(streaming, delta=transition.finish))
+    change_state(patch, RequestKind.REMOVE, _STATE.WRITE_BOTH_READ_OLD, delta=transition.finish)
 
 
 @planted(STORY)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -84,7 +83,6 @@ def acks_come_before_the_disk(patch: Patch) -> None:
 @planted(RUN, rule="I14")
 def node_json_is_not_synced(patch: Patch) -> None:
     """An acknowledgement may be lost after a power failure."""
-
     patch.attribute(identity, "sync_file", lambda file: None)
 
 
@@ -188,11 +186,7 @@ def router_keeps_the_rows_it_has_met(patch: Patch) -> None:
 @planted(RUN, rule="I10")
 def differences_bring_the_versions_alone(patch: Patch) -> None:
     """A router takes the newest version with the rows of before."""
-
-    def same(ring: Any, diff: Mapping[str, Any]) -> Any:
-        return ring
-
-    patch.function(over_http._ring, same)
+    patch.function(over_http._ring, lambda ring, diff: ring)
 
 
 @planted(RUN, rule="I10")

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Set
 from typing import Any
 
 from msgspec.structs import replace
 
 from stele.agent.cleanup import foreign_ranges
-from stele.agent.pulling import Reading
 from stele.coordinator import transitions
 from stele.coordinator.actions import Check
 from stele.coordinator.model import StepContext, Wait
@@ -35,7 +34,6 @@ from stele.domain.topology.operations.base import Served, State
 from stele.domain.topology.operations.table import OPERATIONS
 from stele.log.pipeline import CommitPipeline
 from stele.log.record_builder import DecideAfter, Waiting, in_parts, set_outcome, why_not_taken
-from stele.node.cells import StoredCell
 from stele.node.streaming import Streamer
 from stele.runtime.answers.session_guard import Liveness, SchemaAgreement
 from stele.session_guard import guard
@@ -50,11 +48,7 @@ from stele_simulator.planting import RUN, STORY, change_operation, planted
 @planted(RUN, rule="4")
 def horizon_is_not_compared(patch: Patch) -> None:
     """Whatever is not remembered is decided, however old its id."""
-
-    def unbounded(image: Image, envelope: Envelope) -> Rejection | None:
-        return restricted(image.commits, envelope)
-
-    patch.function(why_not_taken, unbounded)
+    patch.function(why_not_taken, lambda image, envelope: restricted(image.commits, envelope))
 
 
 @planted(RUN, rule="I2")
@@ -241,11 +235,7 @@ def truncated_data_answers_until_the_fence(patch: Patch) -> None:
 @planted(STORY)
 def streams_bring_truncated_data_back(patch: Patch) -> None:
     """Streamed rows are stored although they were truncated in the meantime."""
-
-    def keeps(self: Streamer, reading: Reading, rows: Sequence[StoredCell], place: int) -> bool:
-        return reading.guard.is_open
-
-    patch.attribute(Streamer, "_may_keep", keeps)
+    patch.attribute(Streamer, "_may_keep", lambda self, reading, rows, place: reading.guard.is_open)
 
 
 @planted(STORY)

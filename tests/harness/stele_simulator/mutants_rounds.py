@@ -113,7 +113,6 @@ def drained_is_not_asked(patch: Patch) -> None:
 @planted(RUN, rule="I5")
 def reads_move_before_streaming(patch: Patch) -> None:
     """The coordinator does not wait for the data."""
-
     patch.function(order_work, lambda *work, **options: WorkState((), ""))
 
 
@@ -222,17 +221,6 @@ def session_id_is_used_again(patch: Patch) -> None:
         return plain(self, what) if what.startswith("keyspace") else "the-session"
 
     patch.attribute(Context, "unique", same)
-
-
-@planted(RUN, rule="I6")
-def session_is_shared(patch: Patch) -> None:
-    """Transitions that move in one epoch get one session."""
-    plain = Context.unique
-
-    def shared(self: Context, what: str) -> str:
-        return plain(self, what if what.startswith("keyspace") else "session")
-
-    patch.attribute(Context, "unique", shared)
 
 
 @planted(STORY, rule="I6")

@@ -36,7 +36,6 @@ from stele.domain.model.schema_objects import (
 from stele.domain.model.transitions import Transition
 from stele.domain.names import RequestKind
 from stele.domain.ring import transition
-from stele.domain.ring.quorum import blocking
 from stele.domain.ring.transition import TransitionRow
 from stele.domain.rules import schema as checks
 from stele.domain.topology import planning
@@ -44,7 +43,7 @@ from stele.domain.topology.operations.replication import to_shared_placement
 from stele.domain.topology.planning import Locks, locks, moving_placements, needs
 from stele.node import cells, coordinate, cql_values, store, table_rows
 from stele.node import http as node_http
-from stele.node.cells import Cell, StoredCell, content_of
+from stele.node.cells import Cell, content_of
 from stele.node.coordinate import Coordination, _check_member, _check_serving
 from stele.node.table_rows import DataPath, TableRows
 from stele_simulator.patching import Patch
@@ -60,11 +59,7 @@ def _decide(patch: Patch, kind: type[c.SchemaChange], decide: Any) -> None:
 @planted(STORY, rule="S1")
 def types_in_use_are_dropped(patch: Patch) -> None:
     """DROP TYPE does not look at the tables that use the type."""
-
-    def nobody(schema: SchemaImage, keyspace_id: str, names: frozenset[str]) -> list[Any]:
-        return []
-
-    patch.attribute(alter_types, "tables_using", nobody)
+    patch.attribute(alter_types, "tables_using", lambda schema, keyspace_id, names: [])
 
 
 @planted(STORY, rule="S1")
@@ -82,21 +77,13 @@ def unknown_types_are_accepted(patch: Patch) -> None:
 @planted(STORY, rule="S1")
 def functions_in_use_are_dropped(patch: Patch) -> None:
     """DROP FUNCTION does not look at the aggregates of the function."""
-
-    def nobody(schema: SchemaImage, function_id: str) -> list[Any]:
-        return []
-
-    patch.function(checks.aggregates_using_function, nobody)
+    patch.function(checks.aggregates_using_function, lambda schema, function_id: [])
 
 
 @planted(STORY, rule="S6")
 def tables_with_views_are_dropped(patch: Patch) -> None:
     """DROP TABLE does not look at the materialized views of the table."""
-
-    def none(image: Image, table: Table) -> None:
-        return None
-
-    patch.function(checks.check_no_views, none)
+    patch.function(checks.check_no_views, lambda image, table: None)
 
 
 @planted(STORY, rule="S6")
@@ -114,11 +101,7 @@ def tables_being_dropped_are_changed(patch: Patch) -> None:
 @planted(STORY, rule="S2")
 def two_tables_have_one_name(patch: Patch) -> None:
     """CREATE TABLE does not look whether another writer was first."""
-
-    def free(image: Image, name: str) -> None:
-        return None
-
-    patch.function(tables._check_name, free)
+    patch.function(tables._check_name, lambda image, name: None)
 
 
 @planted(STORY, rule="S2")
@@ -209,11 +192,7 @@ def types_change_without_their_tables(patch: Patch) -> None:
 @planted(STORY, rule="S4")
 def types_inside_types_are_not_followed(patch: Patch) -> None:
     """ALTER TYPE gives a new version to the tables that name the type, and not to users of its users."""
-
-    def none(schema: SchemaImage, changed: object) -> list[Any]:
-        return []
-
-    patch.attribute(alter_types, "types_affected", none)
+    patch.attribute(alter_types, "types_affected", lambda schema, changed: [])
 
 
 @planted(STORY, rule="S4")
@@ -254,23 +233,13 @@ def batches_stop_half_way(patch: Patch) -> None:
 @planted(STORY, rule="S5")
 def changes_of_a_batch_do_not_see_each_other(patch: Patch) -> None:
     """Each change of a batch is decided on the state before the batch."""
-
-    def before(step: Context, made: tuple[AnyFact, ...], number: int) -> Context:
-        return step
-
-    patch.function(alter._after, before)
+    patch.function(alter._after, lambda step, made, number: step)
 
 
 @planted(STORY, rule="S1")
 def views_keep_the_old_names(patch: Patch) -> None:
     """RENAME gives the column another name in the table, and not in its views."""
-
-    def none(
-        context: Context, table: Table, before: TableSchema, after: TableSchema
-    ) -> Iterable[AnyFact]:
-        return ()
-
-    patch.function(alter_tables._views_altered, none)
+    patch.function(alter_tables._views_altered, lambda context, table, before, after: ())
 
 
 # Known bugs about changes of replication: who needs which data, whose quorums count, and what is
@@ -337,17 +306,6 @@ def ring_moves_while_replication_changes(patch: Patch) -> None:
     patch.attribute(planning, "_check_outcome", lambda image, later, planned: None)
 
 
-@planted(RUN, rule="I5")
-def who_stays_of_two_need_not_be_there(patch: Patch) -> None:
-    """The other's copy is given up for that of a node that is dead, since it has everything."""
-
-    def only_when_it_may_lack(row: TransitionRow) -> list[str]:
-        may_lack = len(row.new) < len(row.old) and blocking(len(row.old)) > 1
-        return [*row.new] if may_lack else row.coming()
-
-    patch.attribute(TransitionRow, "receiving", only_when_it_may_lack)
-
-
 @planted(STORY)
 def changes_of_replication_overtake_nodes(patch: Patch) -> None:
     """A waiting request blocks those that change the same ranges, but not those that it waits for."""
@@ -385,11 +343,7 @@ def newer_row_wins_whole(patch: Patch) -> None:
 @planted(STORY, rule="C1")
 def replicas_overwrite_rows(patch: Patch) -> None:
     """A replica stores the columns of a write, and forgets the others of the row."""
-
-    def overwritten(writer: Any, row: StoredCell) -> StoredCell:
-        return row
-
-    patch.function(store._merged_with_stored, overwritten)
+    patch.function(store._merged_with_stored, lambda writer, row: row)
 
 
 @planted(STORY, rule="C1")
@@ -502,11 +456,7 @@ def versions_of_clients_are_ignored(patch: Patch) -> None:
 @planted(STORY, rule="C3")
 def replicas_do_not_mention_newer_columns(patch: Patch) -> None:
     """A replica serves a sender with older columns, and does not answer that there are newer ones."""
-
-    def none(self: Judge, request: JudgedRequest) -> int:
-        return 0
-
-    patch.attribute(Judge, "newer_table_version", none)
+    patch.attribute(Judge, "newer_table_version", lambda self, request: 0)
 
 
 @planted(STORY, rule="C3")

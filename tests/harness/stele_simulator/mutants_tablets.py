@@ -19,7 +19,6 @@ from stele.coordinator.rounds import Settled
 from stele.coordinator.transitions import is_ready
 from stele.coordinator.work import order_work
 from stele.domain.balancer import proposals
-from stele.domain.base import Rejection
 from stele.domain.column import Ints
 from stele.domain.context import Decision, unknown_table
 from stele.domain.ddl import tables
@@ -27,7 +26,6 @@ from stele.domain.facts import AnyFact
 from stele.domain.image import Image
 from stele.domain.messages import Order
 from stele.domain.model.membership import NodeChanged
-from stele.domain.model.requests import Request
 from stele.domain.model.ring import PlacementDropped
 from stele.domain.model.schema import (
     Data,
@@ -59,7 +57,13 @@ from stele.domain.topology.operations.base import (
 )
 from stele.domain.topology.operations.table import OPERATIONS
 from stele_simulator.patching import Patch
-from stele_simulator.planting import STORY, change_operation, planted
+from stele_simulator.planting import (
+    STORY,
+    change_operation,
+    change_state,
+    plan_without_locks,
+    planted,
+)
 
 # Planted bugs of tablets, most of them known from other stores: deletions and moves at the wrong
 # time.
@@ -68,11 +72,6 @@ from stele_simulator.planting import STORY, change_operation, planted
 replace = msgspec.structs.replace
 _STATE = TransitionState
 _MIGRATION: Final = RequestKind.TABLET_MIGRATION
-
-
-def _stage_tablets(patch: Patch, stage: TransitionState, **changes: Any) -> None:
-    table: Any = OPERATIONS[_MIGRATION].states
-    patch.item(table, stage, replace(table[stage], **changes))
 
 
 def _without_its_fence(patch: Patch, stage: TransitionState) -> None:
@@ -100,7 +99,7 @@ def _without_its_fence(patch: Patch, stage: TransitionState) -> None:
 def source_deletes_before_the_barrier(patch: Patch) -> None:
     """The replica that is left deletes its data while requests may still be routed to it, and never again."""
     use_new, end = _STATE.USE_NEW, _STATE.END_MIGRATION
-    _stage_tablets(patch, use_new, cleaned_by=losing_nodes, on_success=end)
+    change_state(patch, _MIGRATION, use_new, cleaned_by=losing_nodes, on_success=end)
     _without_its_fence(patch, use_new)
 
 
@@ -113,7 +112,7 @@ def target_deletes_before_the_barrier(patch: Patch) -> None:
 @planted(STORY)
 def target_keeps_what_it_got(patch: Patch) -> None:
     """A migration that is undone leaves what was streamed."""
-    _stage_tablets(patch, _STATE.CLEANUP_TARGET, cleaned_by=None)
+    change_state(patch, _MIGRATION, _STATE.CLEANUP_TARGET, cleaned_by=None)
 
 
 @planted(STORY)
@@ -152,42 +151,38 @@ def cleanup_deletes_whole_tables(patch: Patch) -> None:
 @planted(STORY, rule="I11")
 def tablet_is_read_before_it_is_streamed(patch: Patch) -> None:
     """The new replica serves reads as soon as it is written to."""
-    _stage_tablets(patch, _STATE.WRITE_BOTH_READ_OLD, delta=transition.write_both_read_new)
+    change_state(
+        patch, _MIGRATION, _STATE.WRITE_BOTH_READ_OLD, delta=transition.write_both_read_new
+    )
 
 
 @planted(STORY)
 def tablet_is_not_streamed(patch: Patch) -> None:
     """A migration passes its streaming by."""
-    _stage_tablets(patch, _STATE.WRITE_BOTH_READ_OLD, on_success=_STATE.WRITE_BOTH_READ_NEW)
+    change_state(
+        patch, _MIGRATION, _STATE.WRITE_BOTH_READ_OLD, on_success=_STATE.WRITE_BOTH_READ_NEW
+    )
 
 
 @planted(STORY)
 def tablet_moves_twice_at_once(patch: Patch) -> None:
     """A tablet that moves may be asked to move, and nothing keeps the second migration from opening."""
-    plain = tablet_migration.plans
-
-    def unlocked(image: Image, requests: Any) -> Any:
-        found = plain(image, requests)
-        if not isinstance(found, dict):
-            return found
-        return {name: replace(plan, locks=()) for name, plan in found.items()}
-
     patch.attribute(tablet_migration, "_check_alone", lambda move, tablet, moving: None)
-    change_operation(patch, _MIGRATION, plans=unlocked)
+    plan_without_locks(patch, _MIGRATION)
 
 
 @planted(STORY)
 def migration_cannot_be_undone(patch: Patch) -> None:
     """A migration whose target is dead waits for it for ever."""
     for stage in (_STATE.ALLOW_WRITE_BOTH_READ_OLD, _STATE.WRITE_BOTH_READ_OLD, _STATE.STREAMING):
-        _stage_tablets(patch, stage, on_failure=None)
+        change_state(patch, _MIGRATION, stage, on_failure=None)
 
 
 @planted(STORY, rule="I11")
 def migration_turns_round_too_late(patch: Patch) -> None:
     """A migration may be undone once the new replica alone is written to, or the old one has deleted all."""
     for stage in (_STATE.USE_NEW, _STATE.CLEANUP, _STATE.END_MIGRATION):
-        _stage_tablets(patch, stage, on_failure=_STATE.CLEANUP_TARGET)
+        change_state(patch, _MIGRATION, stage, on_failure=_STATE.CLEANUP_TARGET)
 
 
 @planted(STORY, rule="I4")
@@ -199,13 +194,13 @@ def reads_turn_round_before_the_barrier(patch: Patch) -> None:
 @planted(STORY)
 def migration_turns_to_the_dead(patch: Patch) -> None:
     """It is undone after the reads have moved, though the replicas before are dead."""
-    _stage_tablets(patch, _STATE.WRITE_BOTH_READ_NEW, turns_back_if=None)
+    change_state(patch, _MIGRATION, _STATE.WRITE_BOTH_READ_NEW, turns_back_if=None)
 
 
 @planted(STORY, rule="I11")
 def undone_migration_is_left_half_way(patch: Patch) -> None:
     """The way back leaves the target among those who are written to."""
-    _stage_tablets(patch, _STATE.CLEANUP_TARGET, delta=None)
+    change_state(patch, _MIGRATION, _STATE.CLEANUP_TARGET, delta=None)
 
 
 @planted(STORY)
@@ -273,16 +268,7 @@ _RESIZE: Final = RequestKind.TABLET_RESIZE
 @planted(STORY)
 def resize_does_not_wait_for_migrations(patch: Patch) -> None:
     """The new map comes while tablets of the old one move."""
-    plain = OPERATIONS[_RESIZE].plans
-    assert plain is not None
-
-    def unlocked(image: Image, requests: list[Request]) -> Any:
-        found = plain(image, requests)
-        if isinstance(found, Rejection):
-            return found
-        return {name: replace(plan, locks=()) for name, plan in found.items()}
-
-    change_operation(patch, _RESIZE, plans=unlocked)
+    plan_without_locks(patch, _RESIZE)
 
 
 @planted(STORY)
@@ -418,12 +404,6 @@ def shard_is_read_before_it_is_streamed(patch: Patch) -> None:
     _stage_shards(patch, _STATE.WRITE_BOTH_READ_OLD, delta=transition.write_both_read_new)
 
 
-@planted(STORY, rule="I5")
-def shard_is_not_streamed(patch: Patch) -> None:
-    """Only nodes that did not have the tablet are given its data."""
-    patch.attribute(TransitionRow, "receiving", TransitionRow.coming)
-
-
 @planted(STORY)
 def old_shard_keeps_its_rows(patch: Patch) -> None:
     """The rows on the previous shard are never deleted."""
@@ -478,9 +458,6 @@ def siblings_on_other_shards_become_one(patch: Patch) -> None:
         return np.flatnonzero((reads[::2] != reads[1::2]).any(axis=1))
 
     patch.function(maps.apart, by_node)
-
-
-# --- how shards are evened out
 
 
 # Known bugs of tablets that get more replicas, or fewer.

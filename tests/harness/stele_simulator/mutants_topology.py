@@ -18,26 +18,19 @@ from stele.domain.model.topology import Move
 from stele.domain.model.transitions import VersionsChanged
 from stele.domain.names import RequestKind, TransitionState
 from stele.domain.ring import strategy, transition
-from stele.domain.ring.placement import Placement
 from stele.domain.ring.quorum import quorum_of, read_satisfied, write_satisfied
 from stele.domain.ring.ranges import MIN_TOKEN, Range, RangeReplicas
-from stele.domain.ring.transition import TransitionPlan, TransitionRow, locks_of, stream_sources
+from stele.domain.ring.transition import TransitionRow, locks_of, stream_sources
 from stele.domain.topology import live_copies, requests
 from stele.domain.topology import steps as moves
 from stele.domain.topology.decide import versions_of
 from stele.domain.topology.operations import leave
-from stele.domain.topology.operations.table import OPERATIONS
 from stele.domain.topology.steps import Draft
 from stele_simulator.patching import Patch
-from stele_simulator.planting import RUN, STORY, planted
+from stele_simulator.planting import RUN, STORY, change_state, planted
 
 replace = msgspec.structs.replace
 _STATE = TransitionState
-
-
-def _state(patch: Patch, kind: RequestKind, state: TransitionState, **changes: Any) -> None:
-    table: Any = OPERATIONS[kind].states
-    patch.item(table, state, replace(table[state], **changes))
 
 
 # --- ways back
@@ -46,8 +39,10 @@ def _state(patch: Patch, kind: RequestKind, state: TransitionState, **changes: A
 @planted(STORY, rule="I11")
 def rollback_after_the_point_of_no_return(patch: Patch) -> None:
     """An operation may be undone when reads have moved already."""
-    _state(patch, RequestKind.JOIN, _STATE.WRITE_BOTH_READ_NEW, on_failure=_STATE.LEFT_TOKEN_RING)
-    _state(
+    change_state(
+        patch, RequestKind.JOIN, _STATE.WRITE_BOTH_READ_NEW, on_failure=_STATE.LEFT_TOKEN_RING
+    )
+    change_state(
         patch, RequestKind.LEAVE, _STATE.WRITE_BOTH_READ_NEW, on_failure=_STATE.ROLLBACK_TO_NORMAL
     )
 
@@ -55,8 +50,8 @@ def rollback_after_the_point_of_no_return(patch: Patch) -> None:
 @planted(RUN, rule="I11")
 def rollback_forgets_the_placements(patch: Patch) -> None:
     """The books are closed, the rows stay as they are."""
-    _state(patch, RequestKind.JOIN, _STATE.LEFT_TOKEN_RING, delta=None)
-    _state(patch, RequestKind.LEAVE, _STATE.ROLLBACK_TO_NORMAL, delta=None)
+    change_state(patch, RequestKind.JOIN, _STATE.LEFT_TOKEN_RING, delta=None)
+    change_state(patch, RequestKind.LEAVE, _STATE.ROLLBACK_TO_NORMAL, delta=None)
 
 
 @planted(STORY, rule="I5")
@@ -84,7 +79,7 @@ def rollback_makes_a_third_version(patch: Patch) -> None:
 @planted(RUN, rule="I11")
 def undone_group_keeps_its_tokens(patch: Patch) -> None:
     """Nodes that joined together with a cancelled one keep the tokens of the group's plan."""
-    _state(patch, RequestKind.JOIN, _STATE.LEFT_TOKEN_RING, drops_tokens=False)
+    change_state(patch, RequestKind.JOIN, _STATE.LEFT_TOKEN_RING, drops_tokens=False)
 
 
 # --- placements
@@ -106,14 +101,14 @@ def leave_ignores_other_leaves(patch: Patch) -> None:
 def writes_move_with_the_reads(patch: Patch) -> None:
     """In write_both_read_new the old replicas get no writes, though late readers still ask them."""
     for kind in (RequestKind.JOIN, RequestKind.LEAVE):
-        _state(patch, kind, _STATE.WRITE_BOTH_READ_NEW, delta=transition.finish)
+        change_state(patch, kind, _STATE.WRITE_BOTH_READ_NEW, delta=transition.finish)
 
 
 @planted(RUN, rule="I4")
 def read_new_too_early(patch: Patch) -> None:
     """Reads go to the new replicas while these still stream."""
     for kind in (RequestKind.JOIN, RequestKind.LEAVE):
-        _state(patch, kind, _STATE.WRITE_BOTH_READ_OLD, delta=transition.write_both_read_new)
+        change_state(patch, kind, _STATE.WRITE_BOTH_READ_OLD, delta=transition.write_both_read_new)
 
 
 @planted(STORY, rule="I7")
@@ -125,11 +120,7 @@ def racks_are_ignored(patch: Patch) -> None:
 @planted(STORY)
 def locks_are_the_changed_rows_only(patch: Patch) -> None:
     """The pieces beside a changed token are not locked, and the result is not checked."""
-
-    def rows_only(plan: TransitionPlan, before: Placement) -> tuple[tuple[int, int], ...]:
-        return tuple((row.start, row.end) for row in plan.rows)
-
-    patch.function(locks_of, rows_only)
+    patch.function(locks_of, lambda plan, before: tuple((row.start, row.end) for row in plan.rows))
 
 
 @planted(RUN, rule="I3")

@@ -8,7 +8,12 @@ from typing import Any, Final
 
 import msgspec
 
-from stele.domain.names import RequestKind
+from stele.domain.base import Rejection
+from stele.domain.image import Image
+from stele.domain.model.requests import Request
+from stele.domain.model.transitions import Transition
+from stele.domain.names import RequestKind, TransitionState
+from stele.domain.topology import steps
 from stele.domain.topology.operations.table import OPERATIONS
 from stele_simulator.patching import Patch
 
@@ -56,3 +61,33 @@ def planted(found_by: str, *, rule: str = "") -> Callable[[Plant], Plant]:
 def change_operation(patch: Patch, kind: RequestKind, **parts: Any) -> None:
     """Replace ``parts`` of the row of ``kind`` in the table of operations."""
     patch.item(OPERATIONS, kind, replace(OPERATIONS[kind], **parts))
+
+
+def change_state(patch: Patch, kind: RequestKind, state: TransitionState, **parts: Any) -> None:
+    """Replace ``parts`` of one state of an operation, and of those that share its states."""
+    states: Any = OPERATIONS[kind].states
+    patch.item(states, state, msgspec.structs.replace(states[state], **parts))
+
+
+def plan_without_locks(patch: Patch, kind: RequestKind) -> None:
+    """Let other transitions change the ranges of an operation while it is under way."""
+    plain = OPERATIONS[kind].plans
+    assert plain is not None
+
+    def unlocked(image: Image, requests: list[Request]) -> Any:
+        found = plain(image, requests)
+        if isinstance(found, Rejection):
+            return found
+        return {name: msgspec.structs.replace(plan, locks=()) for name, plan in found.items()}
+
+    change_operation(patch, kind, plans=unlocked)
+
+
+def count_failures_as_done(patch: Patch, kind: RequestKind) -> None:
+    """End operations of this kind as done although they failed or were cancelled."""
+    plain = steps._end
+
+    def done(draft: steps.Draft, transition: Transition, *, undone: bool) -> None:
+        plain(draft, transition, undone=undone and transition.kind is not kind)
+
+    patch.attribute(steps, "_end", done)
