@@ -18,8 +18,7 @@ from stele.domain.tablets.maps import row_of
 from stele.log.codec import decode_epoch, encode_epoch
 from stele_simulator.kernel import us
 from stele_simulator.processes import rest, run
-from stele_simulator.processes.callers import DC
-from stele_simulator.processes.data import TABLE
+from stele_simulator.processes.data import DC, TABLE
 from stele_simulator.processes.making import DEAD, Disaster
 from stele_simulator.processes.members import NodeMachine
 from stele_simulator.processes.operator import Operator

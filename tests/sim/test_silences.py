@@ -6,10 +6,7 @@ from stele.coordinator.model import StepContext
 from stele.domain.names import RequestKind
 from stele_simulator.patching import Patch
 from stele_simulator.planting import change_operation
-from stele_simulator.processes.making import Disaster
-from stele_simulator.processes.run import run_disaster_scenario
-from stele_simulator.processes.silence_checks import SILENCE
-from stele_simulator.processes.silences import (
+from stele_simulator.processes.making import (
     ALTER,
     BROKERS,
     COORDINATORS,
@@ -19,7 +16,10 @@ from stele_simulator.processes.silences import (
     REBUILD,
     SNAPSHOT,
     STOPPED,
+    Disaster,
 )
+from stele_simulator.processes.run import run_disaster_scenario
+from stele_simulator.processes.silences import SILENCE
 from stele_simulator.scenario import Action
 
 

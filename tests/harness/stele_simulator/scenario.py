@@ -25,6 +25,12 @@ class ClockError(msgspec.Struct, frozen=True, omit_defaults=True):
     drift_ppm: int = 0
 
 
+def seconds_within(random: Random, bounds: tuple[float, float]) -> float:
+    """Return a duration between the bounds, to a thousandth of a second."""
+    least_s, most_s = bounds
+    return round(least_s + (most_s - least_s) * random.random(), 3)
+
+
 def times(random: Random, every_s: float, until_s: float) -> list[float]:
     """Moments in order, ``every_s`` apart on average, to a thousandth of a second."""
     moments, now = list[float](), 1.0

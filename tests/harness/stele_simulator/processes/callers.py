@@ -11,6 +11,7 @@ from stele.domain.names import COORDINATOR, CommitMode, NodeState, RequestKind
 from stele.domain.not_taken import horizon_of
 from stele.domain.registry import KNOWN_FEATURES
 from stele_simulator.kernel import Future, us
+from stele_simulator.processes.data import DC
 from stele_simulator.processes.simulated_client import SimulatedClient
 from stele_simulator.scenario import Action
 
@@ -24,7 +25,6 @@ STEP_S: Final = 6.0
 BUSY_S: Final = 0.8
 MEMBERS: Final = 3
 """Least number of members for a leave: keyspaces have at most two replicas."""
-DC: Final = "dc1"
 ASKED_AGAIN: Final = 8
 BESIDE: Final = 4
 """Number of commands sent at the moment of a freeze, and again a moment later."""

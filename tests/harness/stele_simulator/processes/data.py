@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from stele_simulator.processes.making import Disaster
     from stele_simulator.processes.world import World
 
+DC: Final = "dc1"
+"""The first datacentre, which is the only one in most runs."""
 KEYSPACE: Final = "rows"
 TABLETS: Final = "wide"
 """The keyspace whose tables have tablets."""

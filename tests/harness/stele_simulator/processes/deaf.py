@@ -10,7 +10,7 @@ from stele.domain import commands
 from stele_simulator.processes.broker import EPOCHS
 from stele_simulator.processes.callers import Caller
 from stele_simulator.processes.members import LogMachine
-from stele_simulator.scenario import Action, times
+from stele_simulator.scenario import Action, seconds_within, times
 
 if TYPE_CHECKING:
     from stele_simulator.processes.machine import Machine
@@ -43,17 +43,13 @@ def make_deaf(random: Random, logs: int, length_s: float) -> list[Action]:
     found = list[Action]()
     for at_s in times(random, DEAF_EVERY_S, length_s):
         if random.random() < HOLDER_SHARE:
-            asleep_s = _between(random, ASLEEP_S) if random.random() < 0.7 else 0.0
-            seconds = _between(random, HOLDER_S)
+            asleep_s = seconds_within(random, ASLEEP_S) if random.random() < 0.7 else 0.0
+            seconds = seconds_within(random, HOLDER_S)
             found.append(Action(at_s, DEAF, HOLDER, seconds, round(1000 * asleep_s)))
         else:
             target = f"w{random.randrange(logs) + 1}"
-            found.append(Action(at_s, DEAF, target, _between(random, LOG_S)))
+            found.append(Action(at_s, DEAF, target, seconds_within(random, LOG_S)))
     return found
-
-
-def _between(random: Random, bounds: tuple[float, float]) -> float:
-    return round(bounds[0] + (bounds[1] - bounds[0]) * random.random(), 3)
 
 
 class Deafness(Caller):

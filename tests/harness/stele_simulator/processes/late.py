@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 from stele.node.wire import BATCH_PATH
 from stele_simulator.kernel import Owner, us
 from stele_simulator.processes.members import NodeMachine
-from stele_simulator.scenario import Action, times
+from stele_simulator.scenario import Action, seconds_within, times
 
 if TYPE_CHECKING:
     from stele_simulator.processes.world import World
@@ -30,9 +30,8 @@ def make_late(random: Random, nodes: int, length_s: float) -> list[Action]:
         return []
     found = list[Action]()
     for at_s in times(random, LATE_EVERY_S, length_s):
-        seconds = WINDOW_S[0] + (WINDOW_S[1] - WINDOW_S[0]) * random.random()
-        target = f"n{random.randrange(nodes) + 1}"
-        found.append(Action(at_s, LATE, target, round(seconds, 3)))
+        seconds = seconds_within(random, WINDOW_S)
+        found.append(Action(at_s, LATE, f"n{random.randrange(nodes) + 1}", seconds))
     return found
 
 

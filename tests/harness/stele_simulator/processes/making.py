@@ -1,14 +1,13 @@
 """How a seed becomes a disaster: the cluster, everyday faults, and the rounds in which something is lost."""
 
+from collections.abc import Sequence
 from random import Random
 from typing import Final
 
 import msgspec
 
 from stele_simulator.network import Weather
-from stele_simulator.processes.dark import make_dark
 from stele_simulator.processes.deaf import make_deaf
-from stele_simulator.processes.full_disks import make_full
 from stele_simulator.processes.large import Records, make_records
 from stele_simulator.processes.late import BESIDE_S as BESIDE_LATE_S
 from stele_simulator.processes.late import LATE, make_late
@@ -17,12 +16,60 @@ from stele_simulator.processes.old_ids import Memory, make_memory
 from stele_simulator.processes.older import make_older
 from stele_simulator.processes.releases import make_upgrades
 from stele_simulator.processes.rivals import make_rivals
-from stele_simulator.processes.silences import make_silences
 from stele_simulator.processes.swapped import make_swapped
 from stele_simulator.processes.traps import late_to_truncate, make_traps
-from stele_simulator.processes.weather import WEATHER, make_weather
-from stele_simulator.scenario import Action, ClockError, times
+from stele_simulator.scenario import Action, ClockError, seconds_within, times
 
+WEATHER: Final = Weather(
+    loss=0.01,
+    duplicate=0.02,
+    delay_s=0.003,
+    tail=0.005,
+    tail_s=1.0,
+    append_loss=0.03,
+    append_duplicate=0.05,
+    append_tail=0.03,
+)
+"""Faults of messages and appends in most runs."""
+STORM_SHARE: Final = 0.2
+"""Share of the disasters with worse weather."""
+POWER_LOSS_SHARE: Final = 0.1
+"""Share of the disasters in which the archive, the services and the nodes lose their power at one time."""
+POWER_LOSS_S: Final = (0.5, 6.0)
+POWER_LOSS_FIRST_S: Final = 5.0
+FULL: Final = "full"
+"""The disk of a node, or of a replica of the archive, is full."""
+FULL_SHARE: Final = 0.15
+"""Share of the disasters."""
+FULL_EVERY_S: Final = 15.0
+FULL_S: Final = (2.0, 30.0)
+FULL_NODE_SHARE: Final = 0.7
+BROKERS: Final = "brokers"
+"""The brokers are out of reach."""
+STOPPED: Final = "stopped"
+"""A process gets SIGSTOP, and SIGCONT later."""
+EVERYBODY: Final = "everybody"
+COORDINATORS: Final = "coordinators"
+HOLDER: Final = "coordinator"
+"""As a target: the coordinator of the present term."""
+LEAVE: Final = "leave"
+MOVE: Final = "move"
+REBUILD: Final = "rebuild"
+EXCLUDE: Final = "exclude"
+ALTER: Final = "alter"
+"""A change of the replication of the keyspace without tablets."""
+CHANGES: Final = (LEAVE, MOVE, REBUILD, EXCLUDE, ALTER)
+"""Kinds of requests that are made just before a silence."""
+MIGRATE: Final = "migrate"
+SNAPSHOT: Final = "snapshot"
+TABLET_CHANGES: Final = (MIGRATE, SNAPSHOT)
+"""Further kinds where there are tablets."""
+SILENCE_SHARE: Final = 0.15
+"""Share of the disasters that have silences."""
+SILENCE_COUNTS: Final = (1, 1, 2)
+SILENCE_S: Final = {BROKERS: (35.0, 180.0), STOPPED: (20.0, 120.0)}
+SILENCE_WITHIN_S: Final = 0.06
+"""A silence begins within this time after a step of an operation. The next step follows after 0.05 s."""
 PROFILE: Final = "disaster"
 COLUMNS: Final = "columns"
 """Profile of runs whose schema changes. Their seeds are others than those of disasters."""
@@ -266,7 +313,7 @@ def make_disaster(seed: int) -> Disaster:
         segment_epochs=random.choice((4, 10, 30)),
         snapshots_kept=random.choice((2, 3, 4)),
         short_records=random.choice((0, 20, 5000)),
-        weather=make_weather(Random(f"weather/{seed}")),
+        weather=_weather(Random(f"weather/{seed}")),
     )
     copies = base.members if base.nodes > base.members else 2
     base = msgspec.structs.replace(base, copies=copies)
@@ -291,11 +338,11 @@ def make_disaster(seed: int) -> Disaster:
     actions += make_rivals(Random(f"rivals/{seed}"), base.coordinators, base.length_s)
     if base.asked:
         actions += make_late(Random(f"late/{seed}"), base.nodes, base.length_s)
-    actions += make_full(Random(f"full disks/{seed}"), base.nodes, base.replicas, base.length_s)
+    actions += _full_disks(Random(f"full disks/{seed}"), base)
     actions += make_old_ends(Random(f"old ends/{seed}"), _upgraded(base), base.length_s)
     actions += make_swapped(Random(f"swapped/{seed}"), base.nodes, base.length_s)
     actions += make_older(Random(f"older/{seed}"), base.nodes, base.length_s)
-    actions += make_dark(Random(f"dark/{seed}"), _upgraded(base), base.length_s)
+    actions += _power_loss(Random(f"dark/{seed}"), _upgraded(base), base.length_s)
     if base.weather != WEATHER:
         actions += _faults(Random(f"storm/{seed}"), base)
     if base.routers:
@@ -321,9 +368,7 @@ def make_disaster(seed: int) -> Disaster:
         records=make_records(Random(f"records/{seed}")),
         clocks=clocks,
         compared_epochs=Random(f"compared/{seed}").choice((0, *FEW_COMPARED)),
-        silences=make_silences(
-            Random(f"silences/{seed}"), _upgraded(base), tablets=bool(base.tablets)
-        ),
+        silences=_silences(Random(f"silences/{seed}"), _upgraded(base), tablets=bool(base.tablets)),
     )
 
 
@@ -349,7 +394,7 @@ def make_columns(seed: int) -> Disaster:
         pressed=True,
         asked=True,
         columns=True,
-        weather=make_weather(random),
+        weather=_weather(random),
         rounds=tuple(rounds),
     )
     actions = _faults(random, base) + _of_nodes(random, base)
@@ -492,13 +537,13 @@ def _of_nodes(random: Random, base: Disaster) -> list[Action]:
     found = list[Action]()
     if not base.pressed:
         return found
-    for every_s, (least_s, most_s), kind in (
+    for every_s, bounds, kind in (
         (DEAF_EVERY_S, DEAF_S, "cut"),
         (SLOW_EVERY_S, SLOW_S, "slow"),
     ):
         for at_s in times(random, every_s, base.length_s):
             node = f"n{random.randrange(base.nodes) + 1}"
-            seconds = round(least_s + (most_s - least_s) * random.random(), 3)
+            seconds = seconds_within(random, bounds)
             number = ONLY_FROM_BROKERS if kind == "cut" else 0
             found.append(Action(at_s, kind, node, seconds, number))
     return found
@@ -625,3 +670,68 @@ def _clocks(random: Random, base: Disaster) -> dict[str, ClockError]:
     if random.random() < FAR_AHEAD_SHARE:
         found["w1"] = ClockError(FAR_AHEAD_MS, 0)
     return found
+
+
+def _weather(random: Random) -> Weather:
+    if random.random() >= STORM_SHARE:
+        return WEATHER
+
+    def between(least: float, most: float) -> float:
+        return round(least + (most - least) * random.random(), 4)
+
+    return Weather(
+        loss=between(0.02, 0.06),
+        duplicate=between(0.02, 0.08),
+        delay_s=between(0.003, 0.015),
+        tail=between(0.01, 0.03),
+        tail_s=between(1.0, 4.0),
+        append_loss=between(0.03, 0.1),
+        append_duplicate=between(0.05, 0.1),
+        append_tail=between(0.03, 0.1),
+    )
+
+
+def _power_loss(random: Random, names: Sequence[str], length_s: float) -> list[Action]:
+    """Return a loss of the power of all machines at one time. They are back at different times."""
+    if random.random() >= POWER_LOSS_SHARE:
+        return []
+    first_s = POWER_LOSS_FIRST_S
+    at_s = round(first_s + max(0.0, length_s - first_s) * random.random(), 3)
+    return [Action(at_s, "power", name, seconds_within(random, POWER_LOSS_S)) for name in names]
+
+
+def _full_disks(random: Random, base: Disaster) -> list[Action]:
+    if random.random() >= FULL_SHARE:
+        return []
+    found = list[Action]()
+    _, *moments = times(random, FULL_EVERY_S, base.length_s)  # at the first there are no writes
+    for at_s in moments:
+        is_node = random.random() < FULL_NODE_SHARE
+        kind, count = ("n", base.nodes) if is_node else ("cu", base.replicas)
+        seconds = seconds_within(random, FULL_S)
+        found.append(Action(at_s, FULL, f"{kind}{random.randrange(count) + 1}", seconds))
+    return found
+
+
+def _silences(random: Random, names: Sequence[str], *, tablets: bool) -> tuple[Action, ...]:
+    """Return the long silences of a run, while no process is dead. They follow the rounds.
+
+    ``text`` is the kind of the request that is made before a silence, and ``number`` the seed of its contents
+    and of the step that the silence waits for. ``at_s`` counts from that step.
+    """
+    if random.random() >= SILENCE_SHARE:
+        return ()
+    found, asked = list[Action](), (*CHANGES, *TABLET_CHANGES) if tablets else CHANGES
+    for _ in range(random.choice(SILENCE_COUNTS)):
+        kind = random.choice((BROKERS, STOPPED))
+        found.append(
+            Action(
+                at_s=round(SILENCE_WITHIN_S * random.random(), 3),
+                kind=kind,
+                target=random.choice((EVERYBODY, COORDINATORS, HOLDER, random.choice(names))),
+                seconds=seconds_within(random, SILENCE_S[kind]),
+                number=random.randrange(1_000_000),
+                text=random.choice(asked),
+            )
+        )
+    return tuple(found)

@@ -70,7 +70,6 @@ if TYPE_CHECKING:
     from stele_simulator.processes.world import World
 
 CLUSTER: Final = "sim"
-DC: Final = "dc1"
 FOLDER: Final = "/data"
 BROKERS: Final = Brokers("log:9092")
 EPOCHS_TOPIC: Final = flow_topic(CLUSTER, "epochs")

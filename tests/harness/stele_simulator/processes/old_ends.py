@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import msgspec
 
 from stele_simulator.kernel import us
-from stele_simulator.scenario import Action, times
+from stele_simulator.scenario import Action, seconds_within, times
 
 if TYPE_CHECKING:
     from stele_simulator.processes.world import World
@@ -37,10 +37,10 @@ def make_old_ends(random: Random, names: Sequence[str], length_s: float) -> list
         return []
     found = list[Action]()
     for at_s in times(random, OLD_END_EVERY_S, length_s):
-        seconds = OLD_END_S[0] + (OLD_END_S[1] - OLD_END_S[0]) * random.random()
+        seconds = seconds_within(random, OLD_END_S)
         asking = " ".join(name for name in names if random.random() < ASKS_IT)
         down_ms = random.randrange(DOWN_MS)
-        found.append(Action(at_s, OLD_END, "", round(seconds, 3), down_ms, asking))
+        found.append(Action(at_s, OLD_END, "", seconds, down_ms, asking))
     return [
         msgspec.structs.replace(
             each, text=" ".join(name + random.choice(CLIENTS) for name in each.text.split())

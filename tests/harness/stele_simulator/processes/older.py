@@ -9,7 +9,7 @@ from stele_simulator.kernel import us
 from stele_simulator.processes.disk import Disk
 from stele_simulator.processes.members import NodeMachine
 from stele_simulator.processes.swapped import AGAIN_S, BEGINS_S, FIRST_S, may_be_swapped
-from stele_simulator.scenario import Action
+from stele_simulator.scenario import Action, seconds_within
 
 if TYPE_CHECKING:
     from stele_simulator.processes.world import World
@@ -31,8 +31,8 @@ def make_older(random: Random, nodes: int, length_s: float) -> list[Action]:
     if random.random() >= OLDER_SHARE:
         return []
     at_s = FIRST_S + max(0.0, 0.6 * length_s - FIRST_S) * random.random()
-    seconds = OLDER_S[0] + (OLDER_S[1] - OLDER_S[0]) * random.random()
-    return [Action(round(at_s, 3), OLDER, f"n{random.randint(1, nodes)}", round(seconds, 3))]
+    seconds = seconds_within(random, OLDER_S)
+    return [Action(round(at_s, 3), OLDER, f"n{random.randint(1, nodes)}", seconds)]
 
 
 class Copy:

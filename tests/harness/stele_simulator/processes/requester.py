@@ -31,6 +31,7 @@ from stele.runtime.request_ids import new_request_id
 from stele_simulator.processes.data import (
     COLUMNS_TABLES,
     COLUMNS_TYPES,
+    DC,
     HOT_KEY,
     KEYSPACE_TRUNCATED,
     OTHER_TABLE,
@@ -41,7 +42,7 @@ from stele_simulator.processes.data import (
 from stele_simulator.processes.deaths import Deaths
 from stele_simulator.processes.machine import Machine
 from stele_simulator.processes.making import BURY, CLEANED, COLUMNS, DEAD
-from stele_simulator.processes.members import BROKERS, CLUSTER, DC
+from stele_simulator.processes.members import BROKERS, CLUSTER
 from stele_simulator.scenario import Action
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from stele.log.flows import flow_topic
 from stele_simulator.kernel import us
 from stele_simulator.processes.barriers import CLAIM
 from stele_simulator.processes.members import CLUSTER
-from stele_simulator.scenario import Action, times
+from stele_simulator.scenario import Action, seconds_within, times
 
 if TYPE_CHECKING:
     from stele_simulator.processes.world import World
@@ -31,9 +31,8 @@ def make_rivals(random: Random, coordinators: int, length_s: float) -> list[Acti
     """``seconds`` is for how long both have the partition."""
     if coordinators < 2 or random.random() >= RIVALS_SHARE:
         return []
-    least_s, most_s = SHARED_S
     return [
-        Action(at_s, RIVALS, seconds=round(least_s + (most_s - least_s) * random.random(), 3))
+        Action(at_s, RIVALS, seconds=seconds_within(random, SHARED_S))
         for at_s in times(random, RIVALS_EVERY_S, length_s)
     ]
 

@@ -19,11 +19,10 @@ from stele.runtime import starting
 from stele_simulator.kernel import Clock, Kernel, us
 from stele_simulator.processes.broker import BROKER, EPOCHS
 from stele_simulator.processes.deaf import DEAF
-from stele_simulator.processes.full_disks import FULL
 from stele_simulator.processes.interposed import Current, interposed
 from stele_simulator.processes.late import LATE
 from stele_simulator.processes.machine import RESTART_S, Machine
-from stele_simulator.processes.making import BACK, LOST, Disaster, Round, make_disaster
+from stele_simulator.processes.making import BACK, FULL, LOST, Disaster, Round, make_disaster
 from stele_simulator.processes.members import ReplicaMachine
 from stele_simulator.processes.old_ends import OLD_END
 from stele_simulator.processes.older import OLDER

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from stele.agent.identity import FILE
 from stele_simulator.kernel import us
 from stele_simulator.processes.members import FOLDER, NodeMachine
-from stele_simulator.scenario import Action
+from stele_simulator.scenario import Action, seconds_within
 
 if TYPE_CHECKING:
     from stele_simulator.processes.world import World
@@ -28,8 +28,8 @@ def make_swapped(random: Random, nodes: int, length_s: float) -> list[Action]:
         return []
     one, two = random.sample(range(1, nodes + 1), 2)
     at_s = FIRST_S + max(0.0, length_s - FIRST_S) * random.random()
-    seconds = SWAPPED_S[0] + (SWAPPED_S[1] - SWAPPED_S[0]) * random.random()
-    return [Action(round(at_s, 3), SWAPPED, f"n{one}", round(seconds, 3), text=f"n{two}")]
+    seconds = seconds_within(random, SWAPPED_S)
+    return [Action(round(at_s, 3), SWAPPED, f"n{one}", seconds, text=f"n{two}")]
 
 
 class Pair(NamedTuple):

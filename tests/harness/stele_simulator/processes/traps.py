@@ -12,7 +12,7 @@ from stele.domain.image import Image
 from stele.domain.model.transitions import Transition
 from stele_simulator.kernel import us
 from stele_simulator.processes.broker import BROKER
-from stele_simulator.scenario import Action, times
+from stele_simulator.scenario import Action, seconds_within, times
 
 if TYPE_CHECKING:
     from stele_simulator.processes.machine import Machine
@@ -71,7 +71,7 @@ def make_traps(random: Random, length_s: float, *, tablets: bool) -> list[Action
         state = random.choice(STAGES if tablets and random.random() < 0.6 else STATES)
         seconds = 0.1 + 8 * random.random() ** 2
         if kind == "cut_on":
-            seconds = CUT_S[0] + (CUT_S[1] - CUT_S[0]) * random.random()
+            seconds = seconds_within(random, CUT_S)
         number = random.randrange(1000)
         found.append(Action(at_s, kind, who, round(seconds, 3), number, state))
     return found

@@ -63,7 +63,7 @@ from stele_simulator.processes.requester import RequesterMachine
 from stele_simulator.processes.rivals import Rivals
 from stele_simulator.processes.rolling import Roller
 from stele_simulator.processes.routed import RouterMachine
-from stele_simulator.processes.silence_checks import Silences
+from stele_simulator.processes.silences import Silences
 from stele_simulator.processes.stores import StoreWitness
 from stele_simulator.processes.streams import StreamWitness
 from stele_simulator.processes.swapped import Swaps

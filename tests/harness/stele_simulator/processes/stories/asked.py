@@ -11,7 +11,8 @@ from stele.domain.model.operations import TabletMove, TabletRepair
 from stele.domain.names import CommitMode
 from stele.domain.ring.ranges import ANY
 from stele.words.cql_parser import parse_cql
-from stele_simulator.asked import DC, replace_command
+from stele_simulator.processes.data import DC
+from stele_simulator.processes.members import CLUSTER
 from stele_simulator.processes.releases import FEATURE, NewCommand
 from stele_simulator.processes.stories.sentences import Room
 from stele_simulator.processes.stories.story import Story, everything, join_of, service_of
@@ -39,7 +40,16 @@ def leave(story: Story, name: str) -> None:
 def replace(story: Story, dead: str, name: str) -> None:
     """Node Y starts and asks to take the place of X; it goes by both names."""
     row = story.image.node(dead)
-    story.stage.add_node(name, replace_command(name, dead, "r1" if row is None else row.rack))
+    command = commands.Replace(
+        node_id=name,
+        replaced_id=dead,
+        cluster=CLUSTER,
+        address=f"http://{name}",
+        dc=DC,
+        rack="r1" if row is None else row.rack,
+        host_id=f"host-{name}",
+    )
+    story.stage.add_node(name, command)
     story.newcomers[dead] = story.newcomers[name] = name
 
 

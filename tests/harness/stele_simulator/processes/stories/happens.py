@@ -10,8 +10,8 @@ from typing import Final
 from stele.domain import commands
 from stele.domain.ddl.schema import SCHEMA_OBJECTS
 from stele.domain.image import Image
-from stele_simulator.asked import DC
 from stele_simulator.processes.broker import BROKER, FLOWS
+from stele_simulator.processes.data import DC
 from stele_simulator.processes.releases import FEATURE, NEWER, OLDER
 from stele_simulator.processes.stage import DATA
 from stele_simulator.processes.stories.sentences import Room

@@ -9,9 +9,10 @@ from stele.agent.stores import parted
 from stele.domain import commands
 from stele.domain.image import Image
 from stele.domain.ring.ranges import MIN_TOKEN, Range, contains
-from stele_simulator.asked import join_command
 from stele_simulator.kernel import us
 from stele_simulator.messages import Key, token_of_key
+from stele_simulator.processes.data import DC
+from stele_simulator.processes.members import CLUSTER
 from stele_simulator.processes.stage import Stage, StoryClient
 from stele_simulator.processes.traps import IDLE
 
@@ -134,7 +135,17 @@ def join_of(text: str) -> commands.Join:
     rest, _, shards = rest.partition("*")
     tokens, _, rack = rest.partition("/")
     chosen = tuple(int(token) for token in tokens.split(","))
-    return join_command(name, rack or "r1", len(chosen), chosen, int(shards or 1))
+    return commands.Join(
+        node_id=name,
+        cluster=CLUSTER,
+        address=f"http://{name}",
+        dc=DC,
+        rack=rack or "r1",
+        num_tokens=len(chosen),
+        initial_tokens=chosen,
+        host_id=f"host-{name}",
+        shards=int(shards or 1),
+    )
 
 
 def service_of(image: Image, name: str) -> str:
