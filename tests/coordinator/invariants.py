@@ -12,7 +12,6 @@ from stele_simulator import invariants as shared
 from stele_simulator import ranges_in_use as in_use
 from stele_simulator.generation_checks import check_generations
 from stele_simulator.switch_checks import check_switches
-from stele_simulator.undoing_checks import check_goes_back
 from tests.domain.archive.checks import check_archive
 
 Applied = Mapping[str, tuple[Image, int | None]]
@@ -36,7 +35,7 @@ class Invariants:
         shared.check_at_rest(after)
         shared.check_locks(after)
         shared.check_no_way_back(before, after)
-        check_goes_back(before, after)
+        shared.check_goes_back(before, after)
         for name in {*after.topology.transitions} - {*before.topology.transitions}:
             self._opened[name] = before
         shared.check_undone(self._opened, before, after)

@@ -5,7 +5,7 @@ from itertools import pairwise
 import msgspec
 
 from stele.domain.image import Image
-from stele_simulator.undoing_checks import check_goes_back
+from stele_simulator.invariants import check_goes_back
 from stele_simulator.violation import Violation
 from tests.domain.history import join, three_nodes
 

@@ -121,7 +121,8 @@ class CommandHistory:
         self.told += 1
         if not outcome.taken:
             code = "" if outcome.rejection is None else outcome.rejection.code
-            check_not_taken(self._log.images, code, outcome.epoch)
+            images, epoch = self._log.images, outcome.epoch
+            check_not_taken(images[epoch] if epoch < len(images) else None, code, epoch)
             return
         first = self._told.setdefault(outcome.request_id, outcome)
         require(

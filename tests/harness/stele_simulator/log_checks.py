@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from stele.domain.image import Image
 from stele_simulator import invariants, member_checks, tablet_checks
 from stele_simulator.generation_checks import check_generations
-from stele_simulator.undoing_checks import check_goes_back
 
 
 class LogChecks:
@@ -26,7 +25,7 @@ class LogChecks:
         if after.topology is not before.topology:
             invariants.check_versions(before, after)
             invariants.check_no_way_back(before, after)
-            check_goes_back(before, after)
+            invariants.check_goes_back(before, after)
             self._note_opened(before, after)
             invariants.check_undone(self._opened, before, after)
             invariants.check_fresh_sessions(before, after, self._sessions)

@@ -1,7 +1,5 @@
 """A log that is frozen, or of one actor, takes nothing from others and remembers nothing of them."""
 
-from collections.abc import Sequence
-
 from stele.domain.facts import Epoch
 from stele.domain.image import Image
 from stele.domain.model.requests import CommandRefused
@@ -30,11 +28,11 @@ def check_restricted(before: Image, epoch: Epoch) -> None:
         )
 
 
-def check_not_taken(images: Sequence[Image], code: str, epoch: int) -> None:
-    """Check that a rejection by a frozen log belongs to a state that stays in the log."""
+def check_not_taken(image: Image | None, code: str, epoch: int) -> None:
+    """Check that a rejection by a frozen log belongs to a state of the log, ``image``, that is frozen."""
     if code not in MODES:
         return
-    found = str(images[epoch].commits.mode) if epoch < len(images) else "not durable"
+    found = "not durable" if image is None else str(image.commits.mode)
     require(
         found == code,
         RULE,

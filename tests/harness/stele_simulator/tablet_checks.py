@@ -7,6 +7,7 @@ from stele.domain.image import Image
 from stele.domain.model.requests import Request
 from stele.domain.model.schema import Table, tablet_map
 from stele.domain.names import BALANCER, TABLET_MAP
+from stele.domain.ring.placement import Placement
 from stele.domain.ring.ranges import MAX_TOKEN, MIN_TOKEN, RangeReplicas
 from stele_simulator.violation import require
 
@@ -20,6 +21,18 @@ def span(start: int, end: int) -> Span:
 
 def spans_meet(one: Span, two: Span) -> bool:
     return max(one[0], two[0]) < min(one[1], two[1])
+
+
+def rows_at(
+    placement: Placement, node_id: str, shard: int, start: int, end: int
+) -> list[RangeReplicas]:
+    """Return the rows within (start, end] that give a shard of a node writes."""
+    asked = span(start, end)
+    return [
+        row
+        for row in placement.rows
+        if (node_id, shard) in places(row) and spans_meet(span(row.start, row.end), asked)
+    ]
 
 
 def replications_of(image: Image, table: Table) -> list[Mapping[str, int]]:

@@ -34,8 +34,6 @@ from stele_simulator.processes.data import (
     DataClient,
     Rows,
 )
-from stele_simulator.registers import check_registers
-from stele_simulator.violation import Violation
 
 if TYPE_CHECKING:
     from stele_simulator.processes.world import World
@@ -194,10 +192,8 @@ class ColumnWitness:
     def check(self) -> None:
         """Check at rest that each column is a register."""
         self._rows.age = self._world.rows.age
-        try:
-            self.checks += check_registers(self._rows.by_age())
-        except Violation as violation:
-            self._world.demand(False, REGISTERS, violation.expected, violation.found)
+        with self._world.checking(REGISTERS):
+            self.checks += self._rows.check()
 
 
 def _register_of(target: Target, key: str) -> str:

@@ -105,14 +105,12 @@ class Rows:
 
     def check(self) -> int:
         """How many operations were checked. Raises Violation."""
-        return check_registers(self.by_age())
-
-    def by_age(self) -> Iterator[KvOp]:
-        """Yield the operations of each age, with the age in their keys."""
-        return (each for age in range(self.age + 1) for each in self._of(age))
+        return check_registers(each for age in range(self.age + 1) for each in self._of(age))
 
     def _of(self, age: int) -> Iterator[KvOp]:
-        """Writes of ages before may have been lost or not: they take effect when they are read, if ever."""
+        """Yield the operations of an age, with the age in their keys. Writes of ages before may have been lost
+        or not: they take effect when they are read, if ever.
+        """
         for began, ended, operation in self._asked:
             within = began == age == ended
             named = replace(operation, key=f"{operation.key} in age {age}")

@@ -61,8 +61,8 @@ class Deafness(Caller):
 
     def begin(self, action: Action) -> None:
         world = self.world
-        holder = world.witness.image.topology.coordinator.holder
-        machine = world.machines.get(holder if action.target == HOLDER else action.target)
+        is_holder = action.target == HOLDER
+        machine = world.holder() if is_holder else world.machines.get(action.target)
         if machine is None or not machine.alive:
             return
         self.deafen(machine, action.seconds)

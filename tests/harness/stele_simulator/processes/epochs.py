@@ -17,12 +17,12 @@ from stele_simulator.log_checks import LogChecks
 from stele_simulator.part_checks import PartChecks, check_size, is_too_large
 from stele_simulator.processes.releases import OLDER, UNKNOWN
 from stele_simulator.request_checks import RequestChecks, checks_of
-from stele_simulator.restriction_checks import MODES, RULE, check_restricted
+from stele_simulator.restriction_checks import check_not_taken, check_restricted
 from stele_simulator.schema_checks import check_batch, check_schema
 from stele_simulator.stream_checks import StreamChecks
 from stele_simulator.switch_checks import check_switches
 from stele_simulator.tablet_checks import check_tablets
-from stele_simulator.violation import Violation, require
+from stele_simulator.violation import require
 
 if TYPE_CHECKING:
     from stele_simulator.processes.world import World
@@ -65,7 +65,7 @@ class EpochWitness:
         """Check the winner between two states."""
         if self._followed != before.state_id:
             self._begin_anew(before)
-        try:
+        with self._world.checking():
             check_restricted(before, epoch)
             check_switches(before, after)
             check_schema(before, after)
@@ -79,8 +79,6 @@ class EpochWitness:
             self._parts.check(before, after, epoch)
             size_bytes = len(self._world.witness.records[epoch.state_id].value)
             check_size(epoch, size_bytes, self._world.scenario.records.most_bytes)
-        except Violation as violation:
-            self._world.demand(False, violation.invariant, violation.expected, violation.found)
         self._requests.follow(epoch)
         self._parts.follow(epoch)
         self._note(before, after)
@@ -204,24 +202,14 @@ class EpochWitness:
         code = "" if outcome.rejection is None else outcome.rejection.code
         if code == EXPIRED:
             self._is_expired(outcome)
-        if code not in MODES:
-            return
         image = self._world.witness.image_at(outcome.state_id)
-        found = "not durable" if image is None else str(image.commits.mode)
-        self._world.witness.checks += 1
-        self._world.demand(
-            found == code,
-            RULE,
-            f"who is told {code} in the light of epoch {outcome.epoch} finds it so there",
-            f"that epoch is {found}",
-        )
+        with self._world.checking():
+            check_not_taken(image, code, outcome.epoch)
 
     def _is_expired(self, outcome: Outcome) -> None:
         self._world.witness.checks += 1
-        try:
+        with self._world.checking():
             self._requests.expired(outcome.request_id, outcome.state_id)
-        except Violation as violation:
-            self._world.demand(False, violation.invariant, violation.expected, violation.found)
 
 
 def _check_term(before: Image, envelope: Envelope, epoch: Epoch) -> None:

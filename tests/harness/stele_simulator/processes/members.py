@@ -54,7 +54,6 @@ from stele.node.__main__ import node_app
 from stele.node.binding import bind_store
 from stele.node.settings import NodeSettings
 from stele.runtime.announce import announced
-from stele.runtime.catch_up import CatchUp
 from stele.runtime.follow import Followed, following_log, run_beside
 from stele.runtime.position import position_route
 from stele.runtime.recent import recent_route
@@ -464,12 +463,6 @@ class ReplicaMachine(FollowerMachine):
 def open_log() -> KafkaLog:
     """Production's log on the simulated Kafka."""
     return KafkaLog(BROKERS, EPOCHS_TOPIC)
-
-
-def catch_up_of(world: "World", machine: Machine) -> CatchUp:
-    """The replicas, but for itself."""
-    urls = [url for url in world.replica_urls if url != machine.url]
-    return CatchUp(urls, WebTransport(machine), machine.build.features)
 
 
 async def _it_is_there() -> bool:

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Final, cast
 
 from stele.cli.client import Client
@@ -26,23 +27,15 @@ BEFORE: Final = re.compile(
 )
 
 
-class Places:
-    """The addresses that the command line knows."""
-
-    def __init__(self, urls: Mapping[str, list[str]]) -> None:
-        self.urls = urls
-
-
 class OperatorClient:
     """The part of the command line's client that a recovery needs. Waiting lets the simulation continue."""
 
     def __init__(self, world: "World", name: str) -> None:
-        self.places = Places(
-            {
-                "metadata-log": [each.url for each in world.logs],
-                "coordinator": [each.url for each in world.coordinators],
-            }
-        )
+        urls = {
+            "metadata-log": [each.url for each in world.logs],
+            "coordinator": [each.url for each in world.coordinators],
+        }
+        self.places = SimpleNamespace(urls=urls)
         self.asked = Asked()
         self._world = world
         self._owner = Owner(name)

@@ -23,7 +23,6 @@ from stele_simulator.processes.data import all_keys
 from stele_simulator.processes.members import LogMachine, NodeMachine, ReplicaMachine
 from stele_simulator.processes.operator import Operator
 from stele_simulator.processes.tablets import unbalanced
-from stele_simulator.violation import Violation
 
 if TYPE_CHECKING:
     from stele_simulator.processes.machine import Machine
@@ -129,9 +128,7 @@ def _read_rows(world: "World", operator: Operator) -> None:
     if not world.clients and not world.routers:
         return
     keys = all_keys(tablets=bool(world.scenario.tablets), colocated=world.scenario.colocated)
-    rows = [{f"key{number}" for number in range(COLUMN_KEYS)} for _ in world.column_clients]
-    for client, own in zip(world.column_clients, rows, strict=True):
-        client.spawn(client.read_all(own))
+    rows = unread_rows(world)
     if world.clients:
         world.clients[0].spawn(world.clients[0].read_all(keys))
     else:
@@ -150,12 +147,23 @@ def _read_rows(world: "World", operator: Operator) -> None:
     world.tablet_rows.rest(world.witness.image)
     world.columns.check()
     _until(world, operator, late_consumers, "consumers read all changes")
+    check_observations(world)
+
+
+def check_observations(world: "World") -> None:
+    """Check what consumers and clients have seen, once they have read everything. Raises Violation."""
     for consumer in world.consumers:
         world.changes.check(consumer.name, consumer.table)
-    try:
+    with world.checking():
         world.witness.checks += world.rows.check()
-    except Violation as violation:
-        world.demand(False, violation.invariant, violation.expected, violation.found)
+
+
+def unread_rows(world: "World") -> list[set[str]]:
+    """Have each client of columns read all rows of its table. Return the keys that each has yet to read."""
+    rows = [{f"key{number}" for number in range(COLUMN_KEYS)} for _ in world.column_clients]
+    for client, own in zip(world.column_clients, rows, strict=True):
+        client.spawn(client.read_all(own))
+    return rows
 
 
 def late_consumers(world: "World") -> str:

@@ -48,7 +48,7 @@ class Rivals:
 
     def begin(self, action: Action) -> None:
         self._waiting_s = action.seconds
-        holder = self._world.machines.get(self._world.witness.image.topology.coordinator.holder)
+        holder = self._world.holder()
         if holder is not None and holder.alive:
             holder.crash()
             holder.start_later(AWAY_S)

@@ -201,8 +201,7 @@ class Silences:
             return [*world.machines.values()]
         if target == COORDINATORS:
             return [*world.coordinators]
-        holder = world.witness.image.topology.coordinator.holder
-        machine = world.machines.get(holder if target == HOLDER else target)
+        machine = world.holder() if target == HOLDER else world.machines.get(target)
         return [] if machine is None else [machine]
 
     def _ask(self, command: AnyCommand | None) -> None:

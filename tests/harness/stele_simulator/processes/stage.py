@@ -26,7 +26,6 @@ from stele_simulator.processes.agreement import AgreementClient
 from stele_simulator.processes.balancing import BalancerMachine
 from stele_simulator.processes.callers import Caller
 from stele_simulator.processes.changes import Consumer
-from stele_simulator.processes.columns import KEYS as COLUMN_KEYS
 from stele_simulator.processes.columns import ColumnClient
 from stele_simulator.processes.data import OK, DataClient
 from stele_simulator.processes.guards import GuardMachine
@@ -34,11 +33,10 @@ from stele_simulator.processes.interposed import Current
 from stele_simulator.processes.machine import Machine
 from stele_simulator.processes.making import Disaster
 from stele_simulator.processes.members import FOLDER, NodeMachine
-from stele_simulator.processes.rest import late_consumers
-from stele_simulator.processes.stage_checks import StageChecks
+from stele_simulator.processes.rest import check_observations, late_consumers, unread_rows
+from stele_simulator.processes.stage_checks import check_acknowledged_rows
 from stele_simulator.processes.traps import IDLE, states_entered
 from stele_simulator.processes.world import World
-from stele_simulator.violation import Violation
 
 DATA: Final = "data"
 """The keyspace that is there from the beginning."""
@@ -191,7 +189,6 @@ class Stage(World):
         self._ambushes: list[tuple[str, Callable[[], None]]] = []
         self._data_since_us: dict[str, int] = {}
         """By the id of data: since when it is there."""
-        self.disks = StageChecks(self)
         self.witness.on_step = self._stepped
         self.web.machines = {**self.machines}
 
@@ -372,8 +369,8 @@ class Stage(World):
     # -- what happens to it
 
     def victim(self, who: str) -> Machine:
-        holder = self.witness.image.topology.coordinator.holder
-        return self.machines[holder if who == "coordinator" else "w1" if who == "writer" else who]
+        holder = self.holder() if who == "coordinator" else None
+        return holder or self.machines["w1" if who == "writer" else who]
 
     def strike(self, what: str, who: str, seconds: float) -> None:
         machine = self.victim(who)
@@ -396,7 +393,8 @@ class Stage(World):
         self._ambushes.append((state, strike))
 
     def _stepped(self, before: Image, after: Image) -> None:
-        self.disks.changed(before, after)
+        if after.ring is not before.ring or after.topology is not before.topology:
+            check_acknowledged_rows(self, after)
         self._entered(before, after)
 
     def _entered(self, before: Image, after: Image) -> None:
@@ -505,9 +503,7 @@ class Stage(World):
         }
         reader = StoryClient("reader", self, DATA)
         reader.spawn(reader.read_all(keys))
-        rows = [{f"key{number}" for number in range(COLUMN_KEYS)} for _ in self.column_clients]
-        for client, own in zip(self.column_clients, rows, strict=True):
-            client.spawn(client.read_all(own))
+        rows = unread_rows(self)
         deadline_us = self.kernel.now_us + us(REST_LIMIT_S)
         while (keys or any(rows)) and self.kernel.now_us < deadline_us:
             self.run_until(self.kernel.now_us + us(0.1))
@@ -519,12 +515,7 @@ class Stage(World):
         while (late := late_consumers(self)) and self.kernel.now_us < deadline_us:
             self.run_until(self.kernel.now_us + us(0.5))
         self.demand(not late, "I10", "consumers read all changes", late)
-        for consumer in self.consumers:
-            self.changes.check(consumer.name, consumer.table)
-        try:
-            self.witness.checks += self.rows.check()
-        except Violation as violation:
-            self.demand(False, violation.invariant, violation.expected, violation.found)
+        check_observations(self)
 
 
 def _number(item: tuple[bytes, int]) -> int:

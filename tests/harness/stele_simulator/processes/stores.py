@@ -46,7 +46,7 @@ from stele_simulator.processes.members import FOLDER, NodeMachine
 from stele_simulator.processes.shelf import Shelf
 from stele_simulator.processes.sqlite import Connection, Database
 from stele_simulator.ranges_in_use import row_of
-from stele_simulator.tablet_checks import places, span, spans_meet
+from stele_simulator.tablet_checks import places, rows_at
 
 if TYPE_CHECKING:
     from stele_simulator.processes.world import World
@@ -374,12 +374,8 @@ class StoreWitness:
         data = image.schema.of_data(data_id)
         if data is None:
             return
-        own = [
-            row
-            for row in image.ring.placements[data.placement].rows
-            if (node.node_id, shard) in places(row)
-            and spans_meet(span(row.start, row.end), span(asked.start, asked.end))
-        ]
+        placement = image.ring.placements[data.placement]
+        own = rows_at(placement, node.node_id, shard, asked.start, asked.end)
         self.checks += 1
         self._demand(
             not own,

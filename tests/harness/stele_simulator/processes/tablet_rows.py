@@ -13,7 +13,7 @@ from stele.agent.stores import parted
 from stele.domain.image import Image
 from stele.domain.names import TABLET_MAP, NodeState
 from stele_simulator.processes.members import NodeMachine
-from stele_simulator.tablet_checks import Span, places, span, spans_meet
+from stele_simulator.tablet_checks import Span, places, rows_at, span, spans_meet
 
 if TYPE_CHECKING:
     from stele_simulator.processes.world import World
@@ -110,12 +110,7 @@ class TabletRows:
         placement = durable.ring.placements.get(data.placement)
         if placement is None or not self._counts(known.state_id):
             return
-        own = [
-            each
-            for each in placement.rows
-            if (node.node_id, shard) in places(each)
-            and spans_meet(span(each.start, each.end), deleted)
-        ]
+        own = rows_at(placement, node.node_id, shard, asked.start, asked.end)
         self._world.demand(
             not own,
             OF_ITS_TIME,

@@ -153,7 +153,7 @@ class Traps:
         world, number = self._world, action.number
         image = world.witness.image
         if action.target == "coordinator":
-            return world.machines.get(image.topology.coordinator.holder)
+            return world.holder()
         if action.target == "metadata_log":
             return world.logs[number % len(world.logs)]
         names = _at_work(transition) if action.target == "operation_node" else set[str]()

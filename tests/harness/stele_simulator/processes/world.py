@@ -1,7 +1,8 @@
 """A cluster of production processes, its broker, and what happens to them."""
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Final, Protocol
 
 from stele.domain import commands
@@ -51,7 +52,6 @@ from stele_simulator.processes.members import (
     LogMachine,
     NodeMachine,
     ReplicaMachine,
-    catch_up_of,
 )
 from stele_simulator.processes.old_ends import OldEnds
 from stele_simulator.processes.old_ids import Latecomer
@@ -71,7 +71,7 @@ from stele_simulator.processes.tablet_rows import TabletRows
 from stele_simulator.processes.traps import Traps
 from stele_simulator.processes.truncated import TruncatedClient, TruncationWitness
 from stele_simulator.processes.watches import Watch
-from stele_simulator.processes.web import Web
+from stele_simulator.processes.web import Web, WebTransport
 from stele_simulator.processes.witness import Witness
 from stele_simulator.violation import Violation
 
@@ -272,7 +272,9 @@ class World:
         return OLDER if self.releases.is_on else NEWER
 
     def catch_up(self, machine: Machine) -> CatchUp:
-        return catch_up_of(self, machine)
+        """Return the replicas of the archive as this process asks them, without itself."""
+        urls = [url for url in self.replica_urls if url != machine.url]
+        return CatchUp(urls, WebTransport(machine), machine.build.features)
 
     def runs(self, machine: Machine | None) -> None:
         """Time and chance are this machine's until it says None."""
@@ -306,6 +308,15 @@ class World:
             self._broken = self._broken or Violation(invariant, expected, found)
             raise self._broken
 
+    @contextmanager
+    def checking(self, invariant: str = "") -> Iterator[None]:
+        """Let a Violation inside the block end the run, as an invariant of this name if one is given."""
+        try:
+            yield
+        except Violation as violation:
+            name = invariant or violation.invariant
+            self.demand(False, name, violation.expected, violation.found)
+
     def run_until(self, time_us: int) -> None:
         """Raises Violation."""
         while self.kernel.now_us < time_us:
@@ -327,6 +338,10 @@ class World:
             )
 
     # -- what happens to it
+
+    def holder(self) -> Machine | None:
+        """Return the coordinator that holds the newest term."""
+        return self.machines.get(self.witness.image.topology.coordinator.holder)
 
     @property
     def victims(self) -> dict[str, Machine]:
