@@ -25,7 +25,6 @@ from typing import Protocol
 PR_SET_PDEATHSIG = 1  # <sys/prctl.h>
 STOP_DEADLINE_S = 10.0  # between SIGTERM and SIGKILL; a service's own deadline is shorter
 KILL_DEADLINE_S = 5.0  # after SIGKILL only the kernel is slow
-GROUP_POLL_S = 0.02
 TAIL_BYTES = 4_000  # of a log, in error messages
 
 # Loaded before any fork: the child may not import or allocate much between fork and exec.

@@ -23,20 +23,20 @@ THROUGH_KAFKA: Final = "commands"
 GIVE_UP_S: Final = 90.0
 """Time for which a command is retried. Afterwards its outcome stays unknown."""
 RETRY_PAUSE_S: Final = 0.2
-FOLLOW_S: Final = 0.2
+POLL_S: Final = 0.2
 SHOWN_WITHIN_S: Final = 10.0
 """Until an image has what was answered."""
 FINISHED_WITHIN_S: Final = 120.0
 
 
-async def wait(true: Callable[[], bool], limit_s: float) -> bool:
+async def holds_within(true: Callable[[], bool], limit_s: float) -> bool:
     """Return whether the condition became true in time."""
     loop = asyncio.get_running_loop()
     end_s = loop.time() + limit_s
     while not true():
         if loop.time() > end_s:
             return False
-        await asyncio.sleep(FOLLOW_S)
+        await asyncio.sleep(POLL_S)
     return True
 
 
@@ -44,13 +44,13 @@ async def see_finished(image: Callable[[], Image], request_id: str) -> bool:
     """Wait for the end of a request. Return True also when it was forgotten, long after its end. The image
     may be older than the answer to the request.
     """
-    await wait(lambda: image().request(request_id) is not None, SHOWN_WITHIN_S)
+    await holds_within(lambda: image().request(request_id) is not None, SHOWN_WITHIN_S)
 
     def finished() -> bool:
         request = image().request(request_id)
         return request is None or request.status not in UNFINISHED
 
-    return await wait(finished, FINISHED_WITHIN_S)
+    return await holds_within(finished, FINISHED_WITHIN_S)
 
 
 class Asker:

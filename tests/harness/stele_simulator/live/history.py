@@ -143,9 +143,3 @@ class History:
 
     def close(self) -> None:
         self._file.close()
-
-
-def read_history(path: Path) -> list[AnyRecord]:
-    """The records of a file that a run has left."""
-    decoder: msgspec.json.Decoder[AnyRecord] = msgspec.json.Decoder(AnyRecord)
-    return [decoder.decode(line) for line in path.read_bytes().splitlines()]

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections.abc import Callable
 from typing import Final
 
 import aiohttp
@@ -14,6 +12,7 @@ from stele.domain.image import Image
 from stele.domain.names import OWNS_TOKENS, UNFINISHED
 from stele.log.follower import LogFollower
 from stele.runtime.answers.common import Position
+from stele_simulator.live.asker import POLL_S, holds_within
 from stele_simulator.live.clients import DataClients, all_keys
 from stele_simulator.live.copies import record_copies
 from stele_simulator.live.faults import Role
@@ -23,7 +22,6 @@ from stele_simulator.live.site import Site
 REST_LIMIT_S: Final = 180.0
 """After the last fault in which the system must come to rest (I10): a coordinator's patience with work
 without progress is 60 s, with dead nodes 30 s."""
-POLL_S: Final = 0.25
 CALL_TIMEOUT_S: Final = 5.0
 
 
@@ -46,16 +44,14 @@ async def come_to_rest(
 ) -> Rest:
     """Wait for rest as long as it may take, then read every key through every member."""
     began = history.now()
-    with contextlib.suppress(TimeoutError):
-        await until(lambda: _is_at_rest(follower.image), REST_LIMIT_S, "rest")
+    await holds_within(lambda: _is_at_rest(follower.image), REST_LIMIT_S)
     took_s = history.now() - began
     history.event(f"at rest after {took_s:.1f} s; every key is read from its replicas")
     await record_copies(http, follower.image, history, all_keys())
     history.event("every key is read through every member")
     silent = await clients.read_back()
     image = await follower.wait_for_end()
-    with contextlib.suppress(TimeoutError):
-        await until(lambda: _least_told(history) >= image.epoch, REST_LIMIT_S, "the watches")
+    await holds_within(lambda: _least_told(history) >= image.epoch, REST_LIMIT_S)
     positions = await _positions(site, http, image)
     return Rest(epoch=image.epoch, took_s=took_s, positions=positions, silent=silent)
 
@@ -64,16 +60,6 @@ def members_of(image: Image) -> dict[str, str]:
     """Addresses by node id of those that serve data."""
     nodes = image.membership.nodes.values()
     return {node.node_id: node.address for node in nodes if node.state in OWNS_TOKENS}
-
-
-async def until(true: Callable[[], bool], limit_s: float, what: str) -> None:
-    """Raises TimeoutError."""
-    loop = asyncio.get_running_loop()
-    end_s = loop.time() + limit_s
-    while not true():
-        if loop.time() > end_s:
-            raise TimeoutError(f"{what}: not within {limit_s:g} s")
-        await asyncio.sleep(POLL_S)
 
 
 def _is_at_rest(image: Image) -> bool:

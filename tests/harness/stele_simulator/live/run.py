@@ -36,17 +36,18 @@ from stele.log.kafka import KafkaLog
 from stele.log.port import Record
 from stele.runtime.kafka import ACKS_SEGMENT_MS
 from stele_simulator.live.admins import Admins
-from stele_simulator.live.asker import Asker
+from stele_simulator.live.asker import Asker, holds_within
 from stele_simulator.live.checks import Checked, LogRead, check_all
 from stele_simulator.live.clients import KEYSPACE, SCRATCH, DataClients
 from stele_simulator.live.faults import Fault, Role, plan
 from stele_simulator.live.history import DataOp, Event, History, Question
 from stele_simulator.live.injector import FaultInjector
-from stele_simulator.live.rest import Rest, come_to_rest, members_of, until
+from stele_simulator.live.rest import Rest, come_to_rest, members_of
 from stele_simulator.live.scratch import ScratchAdmin
 from stele_simulator.live.site import CLUSTER, NODES, Site
 from stele_simulator.live.topology import TopologyAdmin
 from stele_simulator.live.watchers import probe, read_states, watch
+from stele_simulator.result import Failure
 from stele_simulator.violation import Violation
 
 ACKS: Final = flow_topic(CLUSTER, "acks")
@@ -60,15 +61,6 @@ EVENTS_SHOWN: Final = 20
 READ_ACKS_EVERY_S: Final = 60.0
 """With the longest outage of all brokers, shorter than acks are kept; see ``_keep_each_ack``."""
 ADMIN_TIMEOUT_S: Final = 60.0
-
-
-class Failure(msgspec.Struct, frozen=True, kw_only=True):
-    """The invariant, the two facts that contradict each other, and what was done before."""
-
-    invariant: str
-    expected: str
-    found: str
-    before: tuple[str, ...]
 
 
 class LiveResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -173,7 +165,8 @@ class Live:
             asker = Asker(http, commander, urls, history, self._seed)
             clients, acks = DataClients(http, history, members, self._seed), set[Ack]()
             await asyncio.to_thread(_keep_each_ack, site.kafka)
-            await until(lambda: len(members()) == NODES, MEMBERS_WITHIN_S, "the first nodes join")
+            if not await holds_within(lambda: len(members()) == NODES, MEMBERS_WITHIN_S):
+                raise TimeoutError(f"the first nodes did not join within {MEMBERS_WITHIN_S:g} s")
             for keyspace in (KEYSPACE, SCRATCH):
                 await asker.ask(CreateKeyspace(keyspace, {"dc1": 3}), "the data")
             await clients.fill()
@@ -306,5 +299,6 @@ def _failure(violation: Violation, history: History) -> Failure:
         invariant=violation.invariant,
         expected=violation.expected,
         found=violation.found,
+        at_s=history.now(),
         before=tuple(before[-EVENTS_SHOWN:]),
     )

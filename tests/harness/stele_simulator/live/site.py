@@ -10,6 +10,7 @@ from typing import Final
 
 from stele.log.brokers import Brokers
 from stele_harness.stack.broker import Broker
+from stele_harness.stack.folders import is_node
 from stele_harness.stack.stack import ServiceSpec, Stack, node_specs
 from stele_harness.stack.supervisor import ProcessState
 from stele_simulator.live.fabric import Fabric
@@ -77,7 +78,7 @@ class Site:
             if status.state is not ProcessState.STOPPED
         ]
         if role is Role.NODE:
-            return [name for name in children if _is_node(name)]
+            return [name for name in children if is_node(name)]
         if role is Role.EVERYBODY:
             return children
         return [name for name in children if name.startswith(role)]
@@ -148,7 +149,3 @@ class Site:
         found |= {broker.pid: name for name, broker in self.brokers.items()}
         found[self.stack.redis.pid] = "redis"
         return {pid: name for pid, name in found.items() if pid is not None}
-
-
-def _is_node(name: str) -> bool:
-    return name[:1] == "n" and name[1:].isdigit()

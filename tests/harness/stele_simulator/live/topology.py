@@ -12,7 +12,7 @@ from stele.domain.commands import AnyCommand, Cancel, Leave, MoveNode, Rebuild, 
 from stele.domain.image import Image
 from stele.domain.model.membership import Node
 from stele.domain.names import NodeState
-from stele_simulator.live.asker import Asker, see_finished, wait
+from stele_simulator.live.asker import Asker, holds_within, see_finished
 from stele_simulator.live.history import History
 from stele_simulator.live.site import Site
 
@@ -138,7 +138,7 @@ class TopologyAdmin:
         return outcome.request_id if outcome is not None and outcome.applied else ""
 
     async def _request_of(self, name: str) -> str:
-        if not await wait(lambda: self._image().node(name) is not None, SEEN_WITHIN_S):
+        if not await holds_within(lambda: self._image().node(name) is not None, SEEN_WITHIN_S):
             return ""
         node = self._image().node(name)
         assert node is not None

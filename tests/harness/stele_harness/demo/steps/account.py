@@ -26,6 +26,7 @@ from stele.runtime.answers.metadata_log import KeyspacesPage, PlacementsPage
 from stele_harness.demo.scene import KEYSPACE, Scene
 from stele_harness.demo.site import Answers
 from stele_harness.demo.timeline import Bar
+from stele_harness.stack.folders import is_node
 
 # Begin the load that lasts until the end, and follow who can be written through.
 
@@ -280,7 +281,7 @@ async def positions(scene: Scene) -> None:
     services = [
         s
         for s in scene.site.stack().services
-        if s.name not in NO_POSITION and (not _is_node(s.name) or s.name in members)
+        if s.name not in NO_POSITION and (not is_node(s.name) or s.name in members)
     ]
     found: dict[str, Position] = {}
     silent: dict[str, str] = {}
@@ -317,10 +318,6 @@ async def positions(scene: Scene) -> None:
 
 
 POSITIONS_NAME = "every process has the same state at the same epoch"
-
-
-def _is_node(name: str) -> bool:
-    return name[:1] == "n" and name[1:].isdigit()
 
 
 # The whole log, folded from offset 0 by a process of its own, must give the same state.
