@@ -21,7 +21,7 @@ LINES = {
 
 def witness() -> RecoveryWitness:
     world: Any = SimpleNamespace(witness=SimpleNamespace(line=LINES.__getitem__))
-    return RecoveryWitness(world)
+    return RecoveryWitness(world, world.witness)
 
 
 def asked(taken: str) -> Asked:

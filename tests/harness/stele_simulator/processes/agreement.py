@@ -37,7 +37,6 @@ class AgreementWitness:
     """Records acks, and checks answers of guards."""
 
     def __init__(self, world: "World") -> None:
-        self.checks = 0
         self.agreed = 0
         """Number of positive answers."""
         self.newest = 0
@@ -66,7 +65,6 @@ class AgreementWitness:
             for node_id in self._members(image)
             if self._is_live(node_id) and not self._has_applied(node_id, found.epoch)
         ]
-        self.checks += 1
         self._world.demand(
             not behind,
             AGREED,

@@ -33,7 +33,7 @@ class AnswerWitness:
     """Records each read of the state when it reaches a metadata-log, and its answer."""
 
     def __init__(self, world: "World") -> None:
-        self.checks = 0
+        self.owed = 0
         """Reads that were owed an answer."""
         self._world = world
         self._open: dict[Asked, None] = {}
@@ -64,7 +64,7 @@ class AnswerWitness:
     def answered(self, asked: Asked) -> None:
         if asked in self._open:
             del self._open[asked]
-            self.checks += self._is_owed(asked)
+            self.owed += self._is_owed(asked)
 
     def fails(self, asked: Asked, error: Exception) -> None:
         """There is no answer."""
@@ -81,7 +81,7 @@ class AnswerWitness:
 
     def _is_given(self, asked: Asked, found: str) -> None:
         owed = self._is_owed(asked)
-        self.checks += owed
+        self.owed += owed
         self._world.demand(
             not owed,
             OWED,

@@ -30,7 +30,6 @@ class BackupWitness:
     """Looks at disks once a snapshot is there, or restored."""
 
     def __init__(self, world: "World") -> None:
-        self.checks = 0
         self.restored = 0
         self._world = world
         self._noted: dict[str, Noted] = {}
@@ -76,7 +75,6 @@ class BackupWitness:
                         found[row.key] = max(found.get(row.key, 0), row.timestamp)
         noted = self._timestamps(snapshot.snapshot_id)
         lacking = sorted(key for key, at in noted.items() if found.get(key, 0) < at)
-        self.checks += 1
         self._world.demand(
             not lacking,
             WHOLE,
@@ -101,7 +99,6 @@ class BackupWitness:
                 and node_id not in excluded
                 and self._world.stores.newest(nodes[node_id], data.data_id, token, key) < timestamp
             ]
-            self.checks += 1
             self._world.demand(
                 not lacking,
                 RESTORED,

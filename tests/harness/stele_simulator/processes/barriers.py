@@ -37,10 +37,11 @@ MOVES_NOTHING: Final = frozenset({RequestKind.REBUILD, RequestKind.TABLET_REPAIR
 class BarrierWitness:
     """Sees acks, who sends commands, and each winner; and looks at the disks of nodes."""
 
-    def __init__(self, world: "World") -> None:
+    def __init__(self, world: "World", witness: "Witness") -> None:
         self.passed = 0
         """Barriers whose passing was checked."""
         self._world = world
+        self._witness = witness
         self._senders: dict[str, set[str]] = {}
         """Which machines have sent a command, by its request."""
         self._buried: dict[str, Acknowledged] = {}
@@ -50,10 +51,6 @@ class BarrierWitness:
         self._claims = defaultdict[int, dict[bytes, str]](dict)
         """By term the states in which it began, with who holds it."""
 
-    @property
-    def _witness(self) -> "Witness":
-        return self._world.witness
-
     def sends(self, machine: "Machine", request_id: str) -> None:
         """A command."""
         self._senders.setdefault(request_id, set()).add(machine.name)
@@ -61,7 +58,6 @@ class BarrierWitness:
     def acknowledged(self, machine: "Machine", ack: Ack) -> None:
         """A node says what it has applied: it is on its platter."""
         told = _noted(machine)
-        self._witness.checks += 1
         self._world.demand(
             (told.version, told.fence_version) >= (ack.version, ack.fence_version),
             "I6",
@@ -99,7 +95,6 @@ class BarrierWitness:
         line, claims = self._witness.line(head), self._claims[claimed.term]
         others = [f"{holder} in epoch {line[at]}" for at, holder in claims.items() if at in line]
         claims[head] = claimed.holder
-        self._witness.checks += 1
         self._world.demand(
             not others,
             ONE_TERM,
@@ -112,7 +107,6 @@ class BarrierWitness:
         bound to a state.
         """
         holder, senders = before.topology.coordinator.holder, self._senders.get(epoch.request_id)
-        self._witness.checks += 1
         self._world.demand(
             bool(senders) and (holder in (senders or ()) or epoch.command == OF_A_STATE),
             ONE_TERM,
@@ -139,7 +133,6 @@ class BarrierWitness:
             self._world.holds.drained(before.membership.taking_part().keys(), version)
         if not lacking:
             return
-        self._witness.checks += 1
         self._world.demand(
             new.version == version or not is_fenced,
             BARRIER,
@@ -169,7 +162,6 @@ class BarrierWitness:
         self, replicas: Sequence[str], before: Image, version: int, fence: int
     ) -> None:
         having = [each for each in replicas if self._has_noted(each, before, version, fence)]
-        self._witness.checks += 1
         self._world.demand(
             2 * (len(replicas) - len(having)) <= len(replicas),
             BARRIER,

@@ -76,7 +76,6 @@ class ChangeWitness:
     """Records acknowledged writes and the changes that consumers are given."""
 
     def __init__(self, world: "World") -> None:
-        self.checks = 0
         self.seen = 0
         """Number of changes that consumers were given."""
         self._world = world
@@ -201,7 +200,6 @@ class ChangeWitness:
                 )
 
     def _demand(self, holds: bool, rule: str, expected: str, found: str) -> None:
-        self.checks += 1
         if self._world.stores.age() >= 0:
             self._world.demand(holds, rule, expected, found)
 

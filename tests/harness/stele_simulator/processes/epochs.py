@@ -188,7 +188,6 @@ class EpochWitness:
             and (fact.request_id, fact.code) == (outcome.request_id, code)
             for fact in epoch.facts
         )
-        witness.checks += 1
         self._world.demand(
             applied if outcome.applied else refused,
             DECIDED,
@@ -207,7 +206,6 @@ class EpochWitness:
             check_not_taken(image, code, outcome.epoch)
 
     def _is_expired(self, outcome: Outcome) -> None:
-        self._world.witness.checks += 1
         with self._world.checking():
             self._requests.expired(outcome.request_id, outcome.state_id)
 

@@ -36,7 +36,6 @@ class HoldWitness:
     """Sees requests begin and end at each node."""
 
     def __init__(self, world: "World") -> None:
-        self.checks = 0
         self._world = world
         self._held: dict[str, dict[Hold, Held]] = {}
         self._lives: dict[str, int] = {}
@@ -65,7 +64,6 @@ class HoldWitness:
             if held.state_id not in line:
                 continue
             self._follow(held, ack.version)
-            self.checks += 1
             self._world.demand(
                 ack.oldest_version_in_use <= held.same_until,
                 "I6",
@@ -80,7 +78,6 @@ class HoldWitness:
         """
         for node in [each for each in self._world.nodes if each.node_id in members]:
             late = [held for held in self._of(node).values() if self._is_late(held, version)]
-            self.checks += 1
             self._world.demand(
                 not late,
                 "I3",

@@ -21,15 +21,12 @@ HEADS_KEPT: Final = 2000
 class PermissionWitness:
     """Sees which head the topic had when, and every permission."""
 
-    def __init__(self, world: "World") -> None:
+    def __init__(self, world: "World", witness: "Witness") -> None:
         self.given = 0
         self._world = world
+        self._witness = witness
         self._heads: deque[tuple[int, bytes]] = deque(maxlen=HEADS_KEPT)
         """From which time on the topic had which head."""
-
-    @property
-    def _witness(self) -> "Witness":
-        return self._world.witness
 
     def head_changes(self, head: bytes) -> None:
         self._heads.append((self._world.kernel.now_us, head))
@@ -46,7 +43,6 @@ class PermissionWitness:
         if told_us is not None:  # a proof is no newer than the end that a replaced leader tells
             since_us = min(since_us, told_us)
         self.given += 1
-        self._witness.checks += 1
         states = list[bytes]()
         for at_us, head in reversed(self._heads):
             states.append(head)

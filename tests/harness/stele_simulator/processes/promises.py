@@ -18,16 +18,13 @@ if TYPE_CHECKING:
 class PromiseWitness:
     """Records each outcome that a client receives."""
 
-    def __init__(self, world: "World") -> None:
+    def __init__(self, world: "World", witness: "Witness") -> None:
         self.told: dict[str, Outcome] = {}
         """By request."""
         self.excused: set[str] = set()
         """Requests whose outcome no reachable process had."""
         self._world = world
-
-    @property
-    def _witness(self) -> "Witness":
-        return self._world.witness
+        self._witness = witness
 
     def tells(self, outcome: Outcome) -> None:
         """Note that a client has its answer."""
@@ -57,7 +54,6 @@ class PromiseWitness:
         """
         line, recoveries = self._witness.line(self._witness.head), self._witness.recoveries
         for request_id, outcome in self.told.items():
-            self._witness.checks += 1
             self._world.demand(
                 outcome.state_id in line
                 or request_id in self.excused

@@ -59,7 +59,7 @@ class Asked:
 class RecoveryWitness:
     """Records losses of the topic, reports about the remains, and the recovered log."""
 
-    def __init__(self, world: "World") -> None:
+    def __init__(self, world: "World", witness: "Witness") -> None:
         self.first_states: list[bytes] = []
         """First states of the recovered logs."""
         self.newest_us = -us(3600)
@@ -76,6 +76,7 @@ class RecoveryWitness:
         self.forgotten: set[bytes] = set()
         """States that no process has any more."""
         self._world = world
+        self._witness = witness
         self._remembered: dict[str, tuple[int, bytes]] = {}
         """What processes had read when the topic lost records, and the number of their kills."""
         self._hurt_after: list[bytes] = []
@@ -87,10 +88,6 @@ class RecoveryWitness:
         """Holders of the lost records at that time, and the number of their kills."""
         self._passed_over: set[bytes] = set()
         """In whose place others came at once, without a recovery: of who had not read them."""
-
-    @property
-    def _witness(self) -> "Witness":
-        return self._world.witness
 
     def hurt(self, before: bytes) -> None:
         """The topic has lost records, and had this head before."""
@@ -168,7 +165,6 @@ class RecoveryWitness:
         world.trace(f"{len(lost)} outcomes that were told are not in it")
         for request_id, outcome in lost:
             holders = [self._holders(asked, outcome.state_id) for asked in self.asked]
-            self._witness.checks += 1
             self._world.demand(
                 not self.asked or not all(holders),
                 HOLDS,
@@ -235,7 +231,6 @@ class RecoveryWitness:
         if _has_hole(machine):
             return
         witness = self._witness
-        witness.checks += 1
         self._world.demand(
             state_id in witness.line(held.state_id) or state_id in witness.line(witness.head),
             HOLDS,

@@ -40,7 +40,6 @@ class ReleaseWitness:
     """Sees the winners, what processes say, and which release each of them has."""
 
     def __init__(self, world: "World") -> None:
-        self.checks = 0
         self.is_on = bool(world.scenario.upgrades)
         """There are two releases."""
         self.was_told = False
@@ -60,7 +59,6 @@ class ReleaseWitness:
 
     def demand(self, holds: bool, expected: str, found: str) -> None:
         """Raises Violation."""
-        self.checks += 1
         self._world.demand(holds, RULE, expected, found)
 
     # -- winners --
@@ -171,7 +169,6 @@ class ReleaseWitness:
         """Somebody says or does something by this state."""
         if is_new(machine.build):
             return
-        self.checks += 1
         if state_id in self._enabled:
             self.demand(
                 False,

@@ -99,7 +99,6 @@ async def _recall_one(
     assert log.writer is not None
     image = await log.writer.history.image_at(epoch)
     was = world.witness.image_at(bytes(image.state_id))
-    world.witness.checks += 1
     world.demand(
         was is not None
         and was.state_id in world.witness.line(world.witness.head)
@@ -155,7 +154,7 @@ def check_observations(world: "World") -> None:
     for consumer in world.consumers:
         world.changes.check(consumer.name, consumer.table)
     with world.checking():
-        world.witness.checks += world.rows.check()
+        world.checks += world.rows.check()
 
 
 def unread_rows(world: "World") -> list[set[str]]:
@@ -351,7 +350,6 @@ def _nodes_are_of_this_history(world: "World") -> None:
     line = world.witness.line(world.witness.head)
     for node in world.nodes:
         told = node.disk_identity().acknowledged
-        world.witness.checks += 1
         world.demand(
             bytes.fromhex(told.state_id) in line,
             "I13",
@@ -368,7 +366,6 @@ def _compare(world: "World") -> None:
     for machine in world.machines.values():
         seen = machine.image
         assert seen is not None
-        world.witness.checks += 1
         world.demand(
             state_hash(seen) == state_hash(image),
             EQUAL,
@@ -393,7 +390,6 @@ def _is_whole(world: "World", replica: ReplicaMachine) -> None:
     winners = world.witness.winners()
     found = {each.epoch: each.value for each in replica.keeper.archive.segments.read(1)}
     wrong = [number for number, known in winners.items() if found.get(number) != known.value]
-    world.witness.checks += len(winners)
     world.demand(
         not wrong,
         FULL,
@@ -422,7 +418,6 @@ def _same_snapshots(world: "World") -> None:
             if content in replica.disk.flipped:
                 continue  # not read since
             owner, known = first.setdefault(name, (replica, content))
-            world.witness.checks += 1
             world.demand(
                 known == content or _without_offsets(known) == _without_offsets(content),
                 FULL,

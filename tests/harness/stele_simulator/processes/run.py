@@ -391,7 +391,7 @@ def _result(world: World, violation: Violation | None, real_s: float) -> Result:
         requests=sum(each.applied for each in world.requesters),
         lost_messages=world.network.lost,
         truncated=world.topic.begin,
-        checks=sum(each.checks for each in world.witnesses()),
+        checks=world.checks,
         finished={
             "recovered": len(witness.recoveries.first_states),
             "lost outcomes": witness.recoveries.lost_epochs,
@@ -409,7 +409,7 @@ def _result(world: World, violation: Violation | None, real_s: float) -> Result:
             "ids too old": world.latecomer.refused,
             "decisions in parts": witness.log.in_parts,
             "too large": witness.log.too_large,
-            "owed reads": world.answers.checks,
+            "owed reads": world.answers.owed,
             "restored": world.backups.restored,
             "stopped by a feature": world.roller.times_stopped,
             "changes": world.changes.seen,

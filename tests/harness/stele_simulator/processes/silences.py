@@ -81,7 +81,6 @@ class Silences:
 
     def __init__(self, world: "World") -> None:
         self.times = 0
-        self.checks = 0
         self._world = world
         self._silent = frozenset[str]()
         """Nodes that are stopped or cannot reach the brokers, while others can."""
@@ -147,7 +146,6 @@ class Silences:
             self._is_due |= self._steps <= 0 and bool(after.topology.open())
         if before.membership.excluded() or self._is_any_dead(before):
             return
-        self.checks += 1
         excluded = after.membership.excluded() - self._silent
         self._world.demand(
             not excluded,

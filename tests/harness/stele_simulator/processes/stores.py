@@ -95,7 +95,6 @@ class StoreWitness:
     """Sees each operation of a replica, each answer to a client, and each deletion."""
 
     def __init__(self, world: "World") -> None:
-        self.checks = 0
         self.stale = 0
         """Requests of a version below the fence that were refused for it."""
         self._world = world
@@ -122,17 +121,16 @@ class StoreWitness:
                 self.stale += not answer.done
             if not answer.done:
                 continue
-            self.checks += 1
             for name in (node_id, op.coordinating):
                 row = image.node(name)
-                self._demand(
+                self._world.demand(
                     row is None or not (row.excluded_since or row.state is NodeState.LEFT),
                     FENCED,
                     f"{node_id} serves {op.coordinating} while neither is excluded or has left",
                     f"{name} is or has, as it knows at epoch {image.epoch}",
                 )
             changed = self._changed_in(image, op)
-            self._demand(
+            self._world.demand(
                 changed == 0,
                 FENCED,
                 f"{node_id}, whose fence is {image.topology.fence_version}, serves nothing of {op.data_id}"
@@ -202,8 +200,7 @@ class StoreWitness:
         found, data_id = 0 if cell is None else cell.timestamp, self._data_id(image, name, epoch)
         # Else epochs were lost meanwhile, or it was truncated.
         if self.begins(data_id, key) and data_id == least.data_id:
-            self.checks += 1
-            self._demand(
+            self._world.demand(
                 found >= least.timestamp,
                 FRESH,
                 f"a read of {name}/{key.decode()} gives timestamp {least.timestamp}, which was told before it"
@@ -234,8 +231,7 @@ class StoreWitness:
             for node_id in writes
             if self.newest(there[node_id], data_id, token, key) >= timestamp
         }
-        self.checks += 1
-        self._demand(
+        self._world.demand(
             any(_is_quorum(having, row) for row in rows),
             ON_DISK,
             f"timestamp {timestamp} of {name}/{key.decode()}, which {what}, or a newer one, is on the disks of"
@@ -259,8 +255,7 @@ class StoreWitness:
             for node_id, engine in engines.items()
             if engine is not None and engine.execute(_LOGGED, values).fetchone() is not None
         }
-        self.checks += 1
-        self._demand(
+        self._world.demand(
             any(_is_quorum(having, row) for row in rows),
             LOGGED,
             f"the change of {name}/{key.decode()} at {timestamp}, which was acknowledged, is on the disks of"
@@ -359,8 +354,7 @@ class StoreWitness:
                 for name, token in sorted(stored)
                 if (node.node_id, parted(name)[1]) not in _places_of(image, name, token)
             ]
-            self.checks += len(stored)
-            self._demand(
+            self._world.demand(
                 not foreign,
                 CLEAN,
                 f"{node.node_id} is clean, so it holds only what it owns",
@@ -376,8 +370,7 @@ class StoreWitness:
             return
         placement = image.ring.placements[data.placement]
         own = rows_at(placement, node.node_id, shard, asked.start, asked.end)
-        self.checks += 1
-        self._demand(
+        self._world.demand(
             not own,
             OWN,
             f"{node.node_id} deletes nothing of what it is written to by epoch {image.epoch}, which it knows",
@@ -396,25 +389,21 @@ class StoreWitness:
         """Check that the newer of two rows is kept, or the newer value of each of their columns."""
         came = given.timestamp, int(given.kind), bytes(given.value)
         newest = came if before is None else max(before, came)
-        self.checks += 1
         if given.kind == ROW and before is not None and after is not None:
             lost = _lost_columns([before, came], after)
-            self._demand(
+            self._world.demand(
                 not lost,
                 REGISTERS,
                 f"of {given.key!r} stands the newer value of each column of {before} and {came}",
                 f"{after} stands, without {lost}",
             )
             return
-        self._demand(
+        self._world.demand(
             after == newest,
             NEWEST,
             f"of {given.key!r} stands {newest}, the newer of {before} and {came}",
             f"{after} stands",
         )
-
-    def _demand(self, holds: bool, invariant: str, expected: str, found: str) -> None:
-        self._world.demand(holds, invariant, expected, found)
 
 
 def _time(timestamp_us: int) -> bytes:

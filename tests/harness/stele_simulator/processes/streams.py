@@ -17,7 +17,6 @@ class StreamWitness:
     """Sees rows that are taken in, and pages that are given."""
 
     def __init__(self, world: "World") -> None:
-        self.checks = 0
         self._world = world
         self._drained: dict[str, int] = {}
         """By node: the oldest version that it says it works by."""
@@ -28,7 +27,6 @@ class StreamWitness:
 
     def keeps(self, node: NodeMachine, session: str) -> None:
         """A streamed row has its place in the store's order: its session is open where that happens."""
-        self.checks += 1
         assert node.image is not None
         open_ = node.image.topology.sessions()
         self._demand(
@@ -41,7 +39,6 @@ class StreamWitness:
         """It answers with data: it knows the fence of the step, or every member has drained what is older.
         Else it could accept older writes afterwards.
         """
-        self.checks += 1
         image = node.image
         assert image is not None
         transition = image.topology.of_session(session)

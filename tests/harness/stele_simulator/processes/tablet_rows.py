@@ -28,7 +28,6 @@ class TabletRows:
     """Looks at disks when a transition of tablets ends, and at each row that a node takes in or deletes."""
 
     def __init__(self, world: "World") -> None:
-        self.checks = 0
         self._world = world
 
     def changed(self, before: Image, after: Image) -> None:
@@ -83,7 +82,6 @@ class TabletRows:
         if _moves(image, data.placement, (token - 1, token)):
             return
         row = image.ring.placements[data.placement].row_for(token)
-        self.checks += 1
         self._world.demand(
             (node_id, shard) in places(row),
             CLEAN,
@@ -100,7 +98,6 @@ class TabletRows:
         if data is None or not data.placement.startswith(TABLET_MAP):
             return
         deleted, row = span(asked.start, asked.end), known.node(node.node_id)
-        self.checks += 1
         self._world.demand(
             _moves(known, data.placement, deleted) or (row is not None and row.cleanup_since > 0),
             OF_ITS_TIME,

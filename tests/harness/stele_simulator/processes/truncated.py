@@ -65,7 +65,6 @@ class TruncationWitness:
     """Ids of data in the order of the log, and the time when each id first answered for a key."""
 
     def __init__(self, world: "World") -> None:
-        self.checks = 0
         self.done = 0
         self._world = world
         self._ids: dict[str, dict[str, Since]] = defaultdict(dict)
@@ -129,7 +128,7 @@ class TruncationWitness:
         for data_id in old:
             found = engine and engine.execute(_COUNT, (data_id, f"{data_id}#%")).fetchone()
             left = found[0] if found else 0
-            self._demand(
+            self._world.demand(
                 not left,
                 GONE,
                 f"{node.node_id} has nothing of {data_id} on its disk once that was truncated",
@@ -155,7 +154,7 @@ class TruncationWitness:
         newer = names[names.index(data_id) + 1 :] if data_id in names else []
         line = self._world.witness.line(self._world.witness.head)
         if known.state_id in line:
-            self._demand(
+            self._world.demand(
                 not any(ids[name].epoch <= known.epoch for name in newer),
                 GONE,
                 f"{node.node_id} takes in nothing of {data_id} once it knows that it was truncated",
@@ -171,14 +170,14 @@ class TruncationWitness:
             return
         for newer in names[names.index(data_id) + 1 :]:
             since_us = self._answered.get((newer, key))
-            self._demand(
+            self._world.demand(
                 since_us is None or began_us < since_us,
                 ANSWERS,
                 f"{key.decode()} is answered by {newer}, as it was before this request began",
                 f"it is answered by {data_id}, which was truncated",
             )
         done = self._done_us.get(data_id)
-        self._demand(
+        self._world.demand(
             done is None or not self._holds(done) or began_us < done.done_us,
             ANSWERS,
             f"a request for {key.decode()} that begins after a truncation is not answered by {data_id}",
@@ -198,7 +197,7 @@ class TruncationWitness:
         if data is None or written_us is None or self._world.stores.age() < 0:
             return
         for each in self._done[owner_of(data.data_id)]:
-            self._demand(
+            self._world.demand(
                 written_us >= each.opened_us or began_us < each.done_us or not self._holds(each),
                 READ,
                 f"'{value.decode()}' of {name}, written at {written_us / 1e6:.3f} s, was truncated from"
@@ -210,10 +209,6 @@ class TruncationWitness:
         """It was not lost."""
         witness = self._world.witness
         return truncation.state_id in witness.line(witness.head)
-
-    def _demand(self, holds: bool, invariant: str, expected: str, found: str) -> None:
-        self.checks += 1
-        self._world.demand(holds, invariant, expected, found)
 
 
 class TruncatedClient(DataClient):

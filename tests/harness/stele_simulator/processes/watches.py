@@ -91,7 +91,6 @@ class Watch(SimulatedClient):
         world = self.world
         epoch, state_id = int(found["epoch"]), bytes.fromhex(found["state_id"])
         known = world.witness.records.get(state_id)
-        world.witness.checks += 1
         world.demand(
             epoch == self.last + 1,
             TOLD,
@@ -113,7 +112,6 @@ class Watch(SimulatedClient):
         witness = self.world.witness
         if not witness.quiet():
             return
-        witness.checks += 1
         self.world.demand(
             self.state_id not in witness.line(witness.head),
             TOLD,

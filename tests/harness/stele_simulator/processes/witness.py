@@ -40,15 +40,14 @@ class Witness:
     """Sees the topic and every answer, and tells the other witnesses."""
 
     def __init__(self, world: "World") -> None:
-        self.checks = 0
         self.records: dict[bytes, Known] = {}
         self.head = ZERO
         """The newest state of the history that the topic holds now."""
         self.log = EpochWitness(world)
-        self.promises = PromiseWitness(world)
-        self.recoveries = RecoveryWitness(world)
-        self.barriers = BarrierWitness(world)
-        self.permissions = PermissionWitness(world)
+        self.promises = PromiseWitness(world, self)
+        self.recoveries = RecoveryWitness(world, self)
+        self.barriers = BarrierWitness(world, self)
+        self.permissions = PermissionWitness(world, self)
         self.balanced_us = -us(3600)
         """When the balancer had its last effect."""
         self.balancing = Counter[str]()
@@ -204,7 +203,6 @@ class Witness:
         """I2: whatever was durable when it was asked for is in a read at level barrier or linearizable."""
         if not self.quiet((self._world.kernel.now_us - began_us) / 1e6):
             return
-        self.checks += 1
         self._world.demand(
             image.epoch >= least,
             READ,
@@ -215,7 +213,6 @@ class Witness:
     def _is_not_abandoned(
         self, machine: "Machine", state_id: bytes, what: str, *, noticed: bool
     ) -> None:
-        self.checks += 1
         self._world.demand(
             not noticed,
             ONE_HISTORY,
@@ -293,5 +290,4 @@ class Witness:
         self._world.tablet_rows.changed(before, after)
         self._world.truncations.changed(before, after)
         self.on_step(before, after)
-        self.checks += 1
         self.log.check(before, after, epoch)

@@ -3,7 +3,7 @@
 import hashlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import Final, Protocol
+from typing import Final
 
 from stele.domain import commands
 from stele.domain.commands import CreateKeyspace, CreateTable, SetSetting
@@ -84,12 +84,6 @@ NOTHING_LOST: Final = "winners are missed where they are lost"
 CORES_RAISE: Final = "the cores raise nothing"
 
 
-class Checking(Protocol):
-    """Counts what it checks."""
-
-    checks: int
-
-
 class World:
     """Everything in a run. Make and run it inside ``interposed``."""
 
@@ -166,6 +160,8 @@ class World:
         self.deafness, self.latecomer = Deafness("deafness", self), Latecomer("latecomer", self)
         self.web.late_us = self.late.delay_us
         self.faults = self._ages_ending = 0
+        self.checks = 0
+        """Number of facts that were compared with a rule."""
         self._broken: Violation | None = None
 
     def _make_callers(self, scenario: Disaster) -> None:
@@ -250,20 +246,6 @@ class World:
             release_version=self.first_build.release,
         )
 
-    def witnesses(self) -> tuple[Checking, ...]:
-        """Who checks."""
-        rows = (
-            self.stores,
-            self.tablet_rows,
-            self.truncations,
-            self.agreement,
-            self.changes,
-            self.columns,
-            self.streams,
-            self.holds,
-        )
-        return self.witness, self.releases, self.backups, *rows
-
     # -- what processes use
 
     @property
@@ -303,7 +285,8 @@ class World:
             self._broken = Violation(CORES_RAISE, "no process breaks", found)
 
     def demand(self, holds: bool, invariant: str, expected: str, found: str) -> None:
-        """Raises Violation, which ends the run although a process may swallow it."""
+        """Count a check. Raises Violation, which ends the run although a process may swallow it."""
+        self.checks += 1
         if not holds:
             self._broken = self._broken or Violation(invariant, expected, found)
             raise self._broken
