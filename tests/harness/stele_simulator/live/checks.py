@@ -16,9 +16,9 @@ from stele.domain.snapshot import state_hash
 from stele.log.fold import Fold
 from stele.log.port import Record
 from stele_simulator.gates import Gates
-from stele_simulator.linearizability import CommandHistory
 from stele_simulator.live.availability import AnswersDue, check_availability
 from stele_simulator.live.clients import KEYSPACE
+from stele_simulator.live.command_history import CommandHistory
 from stele_simulator.live.copies import check_copies
 from stele_simulator.live.history import (
     AnyRecord,
@@ -135,9 +135,8 @@ def check_gates(log: LogRead, acks: Iterable[Ack]) -> int:
 
 def check_commands(records: Sequence[AnyRecord], log: LogRead) -> CommandHistory:
     """I2: answers, and reads at level linearizable or barrier, fit into the order of epochs."""
-    history = CommandHistory(log, strangers=True)
     questions = [r for r in records if isinstance(r, Question)]
-    history.envelopes.update({q.envelope.request_id: q.envelope for q in questions})
+    history = CommandHistory(log, (question.envelope for question in questions))
     for before, epoch in zip(log.images, log.epochs, strict=False):
         history.won(before, epoch)
     seen = [
@@ -146,16 +145,15 @@ def check_commands(records: Sequence[AnyRecord], log: LogRead) -> CommandHistory
         if isinstance(r, (Question, WatchedEpoch)) or (isinstance(r, StateRead) and r.answered)
     ]
     moments = [(r.began, 0, r) for r in seen] + [(r.ended, 1, r) for r in seen]
-    asked, floors = dict[str, int](), dict[int, int]()
+    floors = dict[int, int]()
     for _, is_end, record in sorted(moments, key=lambda each: each[:2]):
         if isinstance(record, WatchedEpoch):
             history.floor = max(history.floor, record.epoch)
         elif isinstance(record, Question):
-            request_id = record.envelope.request_id
             if not is_end:
-                asked[request_id] = history.asks(record.envelope)
+                history.asks(record.envelope)
             elif record.outcome is not None:
-                history.answered(asked[request_id], record.outcome)
+                history.answered(record.envelope, record.outcome)
         elif not is_end:
             floors[id(record)] = history.floor
         else:

@@ -4,8 +4,10 @@ The check is linear because the order is known. The epoch of an answer must come
 caller knew before the request, and must contain exactly the requested command.
 """
 
-from collections.abc import Sequence
-from typing import Protocol
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -17,57 +19,43 @@ from stele.domain.model.requests import CommandRefused
 from stele_simulator.restriction_checks import check_not_taken
 from stele_simulator.violation import require
 
+if TYPE_CHECKING:
+    from stele_simulator.live.checks import LogRead
+
 
 class Asked(msgspec.Struct, frozen=True):
-    """A request, with the newest epoch that any caller knew and the newest durable one at that time."""
+    """A request, with the newest epoch that any caller knew when it was sent."""
 
     envelope: Envelope
-    first_floor: int
     floor: int
 
 
-class Durable(Protocol):
-    """The log as it is: epoch N is ``epochs[N - 1]`` and made ``images[N]``."""
-
-    @property
-    def epochs(self) -> Sequence[Epoch]: ...
-    @property
-    def images(self) -> Sequence[Image]: ...
-
-
 class CommandHistory:
-    """Every command asked, every epoch won, every answer given.
+    """Every command that was sent, every epoch that won, every answer that was received.
 
-    With ``strangers`` there are others who ask, whose commands are not known here.
+    Services and nodes send commands too, which are not among ``envelopes``.
     """
 
-    def __init__(self, log: Durable, *, strangers: bool = False) -> None:
-        self.asked: list[Asked] = []
+    def __init__(self, log: LogRead, envelopes: Iterable[Envelope]) -> None:
         self.told = 0
         self.rejected = 0
         self.barriers = 0
         self.barrier_reads = 0
-        self.envelopes: dict[str, Envelope] = {}
-        self.epoch_of: dict[str, int] = {}
-        """Request id -> the epoch that decided it."""
-        self._refusals: dict[str, str] = {}
-        self._told: dict[str, Outcome] = {}
         self.floor = 0
         """The newest epoch that any caller knows."""
         self._log = log
-        self._strangers = strangers
-        self._first_floors: dict[str, int] = {}
+        self._envelopes = {envelope.request_id: envelope for envelope in envelopes}
+        self._asked: dict[str, Asked] = {}
+        self._epoch_of: dict[str, int] = {}
+        """Request id -> the epoch that decided it."""
+        self._refusals: dict[str, str] = {}
 
-    def asks(self, envelope: Envelope) -> int:
-        """The question's number, to be given back with its answer."""
-        known = self.envelopes.setdefault(envelope.request_id, envelope)
-        assert known == envelope, "one request id, one command"
-        first = self._first_floors.setdefault(envelope.request_id, self.floor)
-        self.asked.append(Asked(envelope, first, self.floor))
-        return len(self.asked) - 1
+    def asks(self, envelope: Envelope) -> None:
+        """A caller sends a command. It repeats the command under the same id until it is answered."""
+        self._asked[envelope.request_id] = Asked(envelope, self.floor)
 
     def won(self, before: Image, epoch: Epoch) -> None:
-        """An epoch must be what its command decides on the very state before it, and happen once."""
+        """Check that an epoch is what its command decides on the state before it, and happens once."""
         for fact in epoch.facts:
             if isinstance(fact, CommandRefused):
                 self._decided_once(fact.request_id, epoch.epoch)
@@ -75,14 +63,8 @@ class CommandHistory:
         if not epoch.request_id:
             return
         self._decided_once(epoch.request_id, epoch.epoch)
-        envelope = self.envelopes.get(epoch.request_id)
+        envelope = self._envelopes.get(epoch.request_id)
         if envelope is None:
-            require(
-                self._strangers,
-                "I2",
-                "every epoch was asked for",
-                f"nobody asked for {epoch.request_id}",
-            )
             return
         self._check_term(before, envelope, epoch)
         decision = decide(before, envelope, epoch.at_ms)
@@ -94,7 +76,7 @@ class CommandHistory:
         )
 
     def _decided_once(self, request_id: str, epoch: int) -> None:
-        earlier = self.epoch_of.setdefault(request_id, epoch)
+        earlier = self._epoch_of.setdefault(request_id, epoch)
         require(
             earlier == epoch,
             "I2",
@@ -115,23 +97,15 @@ class CommandHistory:
             f"it is a command of term {term}",
         )
 
-    def answered(self, number: int, outcome: Outcome) -> None:
-        """An answer must be true, and newer than all that was known when the question was first put."""
-        asked = self.asked[number]
+    def answered(self, envelope: Envelope, outcome: Outcome) -> None:
+        """Check that an answer is true, and newer than all that was known when its command was sent."""
+        asked = self._asked[envelope.request_id]
         self.told += 1
         if not outcome.taken:
             code = "" if outcome.rejection is None else outcome.rejection.code
             images, epoch = self._log.images, outcome.epoch
             check_not_taken(images[epoch] if epoch < len(images) else None, code, epoch)
             return
-        first = self._told.setdefault(outcome.request_id, outcome)
-        require(
-            (first.applied, first.epoch, first.rejection)
-            == (outcome.applied, outcome.epoch, outcome.rejection),
-            "I2",
-            f"request {outcome.request_id} was answered by epoch {first.epoch}",
-            f"later its caller was told epoch {outcome.epoch}, applied is {outcome.applied}",
-        )
         if outcome.applied:
             self._check_applied(asked, outcome)
         else:
@@ -151,9 +125,9 @@ class CommandHistory:
             f"that epoch is {found}",
         )
         require(
-            outcome.epoch > asked.first_floor,
+            outcome.epoch > asked.floor,
             "I2",
-            f"an answer lies after epoch {asked.first_floor}, which was known before the question",
+            f"an answer lies after epoch {asked.floor}, which was known before the question",
             f"request {request_id} was told epoch {outcome.epoch}",
         )
         state_id = self._log.images[outcome.epoch].state_id
@@ -169,17 +143,17 @@ class CommandHistory:
         assert rejection is not None
         there = outcome.epoch < len(self._log.images)
         require(
-            there and outcome.epoch > asked.first_floor,
+            there and outcome.epoch > asked.floor,
             "I2",
-            f"a rejection lies after epoch {asked.first_floor}, which was known before the question",
+            f"a rejection lies after epoch {asked.floor}, which was known before the question",
             f"request {request_id} was rejected at epoch {outcome.epoch}",
         )
         require(
-            self.epoch_of.get(request_id) == outcome.epoch
+            self._epoch_of.get(request_id) == outcome.epoch
             and self._refusals.get(request_id) == rejection.code,
             "I2",
             f"request {request_id} was told that epoch {outcome.epoch} refuses it: {rejection.code}",
-            f"the log decided it at epoch {self.epoch_of.get(request_id)}",
+            f"the log decided it at epoch {self._epoch_of.get(request_id)}",
         )
         decision = decide(self._log.images[outcome.epoch - 1], asked.envelope, 0)
         require(
@@ -190,7 +164,7 @@ class CommandHistory:
         )
 
     def barrier_answered(self, durable_before: int, epoch: int) -> None:
-        """A linearizable read sees whatever was durable before it was asked for."""
+        """Check that a linearizable read sees whatever was durable before it was sent."""
         self.barriers += 1
         self.floor = max(self.floor, epoch)
         require(
@@ -201,7 +175,7 @@ class CommandHistory:
         )
 
     def barrier_read_answered(self, known_before: int, epoch: int) -> None:
-        """A read at level barrier, which adds no record, shows what was known before it was asked for."""
+        """Check a read at level barrier, which adds no record: it shows what was known before it was sent."""
         self.barrier_reads += 1
         self.floor = max(self.floor, epoch)
         require(
