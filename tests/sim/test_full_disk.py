@@ -14,6 +14,7 @@ from stele.node.commits import transaction
 from stele_simulator.processes.disk import Disk
 from stele_simulator.processes.sqlite import Sqlite
 
+SQLITE = Sqlite(sqlite3, lambda: None)
 CREATE = "create table cells (key text primary key, value blob)"
 INSERT = "insert into cells values (?, ?)"
 KEYS = "select key from cells order by key"
@@ -82,7 +83,7 @@ def test_sqlite_on_a_full_disk_fails_like_on_a_real_disk(
     real = sqlite3.connect(tmp_path / "store.sqlite", isolation_level=None)
     disk = Disk(half_of_them)
     path = disk.plug().path("/data/store.sqlite")
-    simulated = cast(sqlite3.Connection, Sqlite().connect(path))
+    simulated = cast(sqlite3.Connection, SQLITE.connect(path))
     for connection in (real, simulated):
         connection.execute(CREATE)
         connection.execute(INSERT, ("before", b""))
@@ -96,6 +97,6 @@ def test_sqlite_on_a_full_disk_fails_like_on_a_real_disk(
     disk.full = False
     simulated.execute(INSERT, ("later", b""))
     assert simulated.execute(KEYS).fetchall() == [("before",), ("later",)]
-    later = Sqlite().connect(disk.plug().path("/data/store.sqlite"))
+    later = SQLITE.connect(disk.plug().path("/data/store.sqlite"))
     assert later.execute(KEYS).fetchall() == [("before",), ("later",)]
     real.close()

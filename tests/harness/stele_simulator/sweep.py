@@ -1,18 +1,21 @@
 """Many seeds: one process for each job, results as they come."""
 
 import signal
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, as_completed, wait
-from functools import reduce
+from functools import partial, reduce
 from itertools import count
 from multiprocessing import active_children
-from typing import Final
+from typing import Final, TypeVar
 
 import msgspec
 
 from stele_simulator.mutants import Found, hunt
 from stele_simulator.processes.run import run_disaster
 from stele_simulator.result import Result
+
+Item = TypeVar("Item")
+T = TypeVar("T")
 
 AHEAD: Final = 2
 """Seeds of a sweep without end that wait for each job."""
@@ -39,14 +42,17 @@ SUMMED: Final = ("virtual_s", "real_s", "epochs", "faults", "checks", "writes", 
 
 def sweep(first: int, last: int, jobs: int) -> Iterator[Result]:
     """Results of the seeds ``first`` to ``last``, both included, in the order of their coming."""
+    return _each(run_disaster, range(first, last + 1), jobs)
+
+
+def _each(call: Callable[[Item], T], items: Iterable[Item], jobs: int) -> Iterator[T]:
+    """Call for each item, and yield the results as they come: in this process for one job."""
     if jobs <= 1:
-        for seed in range(first, last + 1):
-            yield run_disaster(seed)
+        yield from map(call, items)
         return
     with ProcessPoolExecutor(jobs) as pool:
-        runs = [pool.submit(run_disaster, seed) for seed in range(first, last + 1)]
-        for run in as_completed(runs):
-            yield run.result()
+        for done in as_completed([pool.submit(call, item) for item in items]):
+            yield done.result()
 
 
 def endless(first: int, jobs: int) -> Generator[Result, None, None]:
@@ -89,11 +95,4 @@ def with_result(found: Sweep, result: Result) -> Sweep:
 
 def hunt_all(names: list[str], most_seeds: int, jobs: int) -> Iterator[Found]:
     """Hunt each mutant in a separate process, or in sequence."""
-    if jobs <= 1:
-        for name in names:
-            yield hunt(name, most_seeds)
-        return
-    with ProcessPoolExecutor(jobs) as pool:
-        hunts = [pool.submit(hunt, name, most_seeds) for name in names]
-        for each in as_completed(hunts):
-            yield each.result()
+    return _each(partial(hunt, most_seeds=most_seeds), names, jobs)

@@ -30,6 +30,7 @@ from stele.runtime import follow
 from stele_simulator.kernel import Clock
 from stele_simulator.patching import Patch
 from stele_simulator.processes.kafka import AdminClient, Consumer, Producer
+from stele_simulator.processes.module_stand_in import ModuleStandIn
 from stele_simulator.processes.sqlite import Sqlite
 from stele_simulator.processes.stand_ins import Aiohttp, Shutil
 from stele_simulator.processes.threads import Executor, Threads
@@ -67,15 +68,13 @@ class Current:
         self.who: Runs = default
 
 
-class Time(types.ModuleType):
+class Time(ModuleStandIn):
     """As the module ``time``, by the clock of who runs."""
 
-    def __init__(self, current: Current) -> None:
-        super().__init__("time")
-        self._current = current
+    absent = REAL_CLOCKS
 
     def monotonic(self) -> float:
-        return self._current.who.clock.monotonic_s()
+        return float(self._who().clock.monotonic_s())
 
     perf_counter = monotonic
 
@@ -85,21 +84,16 @@ class Time(types.ModuleType):
     perf_counter_ns = monotonic_ns
 
     def time(self) -> float:
-        return self._current.who.clock.wall_ms() / 1000
+        return float(self._who().clock.wall_ms() / 1000)
 
     def time_ns(self) -> int:
-        return self._current.who.clock.wall_ms() * 1_000_000
+        return int(self._who().clock.wall_ms() * 1_000_000)
 
     def clock_gettime(self, _: object) -> float:
         return self.monotonic()
 
     def sleep(self, seconds: float) -> None:
         raise AssertionError(f"nothing blocks in the simulator: {seconds} s")
-
-    def __getattr__(self, name: str) -> Any:
-        if name in REAL_CLOCKS:
-            raise AttributeError(f"the simulator has no time.{name}")
-        return getattr(real_time, name)
 
 
 class Secrets(types.ModuleType):
@@ -111,32 +105,20 @@ class Secrets(types.ModuleType):
         return self._current.who.chance.getrandbits(bits)
 
 
-class Chance(types.ModuleType):
+class Chance(ModuleStandIn):
     """As the module ``random``, as far as it is the system's chance."""
 
-    def __init__(self, current: Current) -> None:
-        super().__init__("random")
-        self._current = current
-
-    def SystemRandom(self) -> Random:  # noqa: N802 - the module's own name
-        return self._current.who.chance
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(random, name)
+    def SystemRandom(self) -> Any:  # noqa: N802 - the module's own name
+        return self._who().chance
 
 
-class Uuid(types.ModuleType):
-    def __init__(self, current: Current) -> None:
-        super().__init__("uuid")
-        self._current = current
+class Uuid(ModuleStandIn):
+    """As the module ``uuid``, with the randomness of who runs."""
+
+    absent = OF_THE_MACHINE
 
     def uuid4(self) -> real_uuid.UUID:
-        return real_uuid.UUID(int=self._current.who.chance.getrandbits(128), version=4)
-
-    def __getattr__(self, name: str) -> Any:
-        if name in OF_THE_MACHINE:
-            raise AttributeError(f"the simulator has no uuid.{name}")
-        return getattr(real_uuid, name)
+        return real_uuid.UUID(int=self._who().chance.getrandbits(128), version=4)
 
 
 class Lines:
@@ -157,16 +139,19 @@ def interposed(current: Current, seed: str) -> Iterator[Patch]:
     """Inside the block; the patch takes what else is to be different in this run."""
     import secrets
 
+    def who() -> Runs:
+        return current.who
+
     stand_ins = {
-        id(real_time): Time(current),
         id(secrets): Secrets(current),
-        id(random): Chance(current),
-        id(real_uuid): Uuid(current),
-        id(real_threading): Threads(lambda: _machine(current)),
         id(ThreadPoolExecutor): lambda *given: Executor(_machine(current), *given),
-        id(sqlite3): Sqlite(),
-        id(shutil): Shutil(lambda: _machine(current)),
-        id(aiohttp): Aiohttp(lambda: _machine(current)),
+        id(real_time): Time(real_time, who),
+        id(random): Chance(random, who),
+        id(real_uuid): Uuid(real_uuid, who),
+        id(real_threading): Threads(real_threading, who),
+        id(sqlite3): Sqlite(sqlite3, who),
+        id(shutil): Shutil(shutil, who),
+        id(aiohttp): Aiohttp(aiohttp, who),
         id(admin.AdminClient): lambda given: AdminClient(_machine(current), given),
         id(confluent_kafka.Consumer): lambda given: Consumer(_machine(current), given),
         id(confluent_kafka.Producer): lambda given: Producer(_machine(current), given),

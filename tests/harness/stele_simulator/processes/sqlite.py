@@ -6,9 +6,10 @@ of; it is on the platter when ``synchronous`` says that commits are synced.
 """
 
 import sqlite3 as real
-import types
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final, cast
+
+from stele_simulator.processes.module_stand_in import ModuleStandIn
 
 if TYPE_CHECKING:
     from stele_simulator.processes.disk import SimPath
@@ -115,11 +116,8 @@ class Connection:
         """Close this connection only."""
 
 
-class Sqlite(types.ModuleType):
+class Sqlite(ModuleStandIn):
     """As the module ``sqlite3``."""
-
-    def __init__(self) -> None:
-        super().__init__("sqlite3")
 
     def connect(self, path: "SimPath", **_: object) -> Connection:
         databases = path.databases()
@@ -127,6 +125,3 @@ class Sqlite(types.ModuleType):
         if name not in databases:
             databases[name] = Database(path)
         return Connection(cast(Database, databases[name]))
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(real, name)

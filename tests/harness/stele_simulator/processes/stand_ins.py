@@ -1,13 +1,12 @@
 """Libraries as simulated nodes have them: HTTP between nodes, the size of a disk."""
 
-import shutil
-import types
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
 import aiohttp
 from yarl import URL
 
+from stele_simulator.processes.module_stand_in import ModuleStandIn
 from stele_simulator.processes.web import WebTransport
 
 if TYPE_CHECKING:
@@ -66,12 +65,8 @@ class Call:
         self._content += piece
 
 
-class Aiohttp(types.ModuleType):
+class Aiohttp(ModuleStandIn):
     """As the module ``aiohttp``, as far as nodes ask each other with it."""
-
-    def __init__(self, who: "Callable[[], Machine]") -> None:
-        super().__init__("aiohttp")
-        self._who = who
 
     def ClientSession(self, **_: object) -> Session:  # noqa: N802 - the module's own name
         return Session(self._who())
@@ -79,27 +74,17 @@ class Aiohttp(types.ModuleType):
     def TCPConnector(self, **_: object) -> None:  # noqa: N802 - the module's own name
         return None
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(aiohttp, name)
-
 
 class Usage(NamedTuple):
     total: int
     free: int
 
 
-class Shutil(types.ModuleType):
+class Shutil(ModuleStandIn):
     """As the module ``shutil``: a simulated disk has room, unless it is full."""
-
-    def __init__(self, who: "Callable[[], Machine]") -> None:
-        super().__init__("shutil")
-        self._who = who
 
     def disk_usage(self, _: object) -> Usage:
         return Usage(10 * GIB, 0 if self._who().disk.full else 9 * GIB)
 
     def rmtree(self, folder: "SimPath", **_: bool) -> None:
         folder.remove_all()
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(shutil, name)

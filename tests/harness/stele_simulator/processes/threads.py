@@ -5,8 +5,6 @@ run depends on its seed alone. Production code that blocks (``Consumer.poll``, `
 """
 
 import asyncio
-import threading as real_threading
-import types
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -15,6 +13,7 @@ import greenlet  # type: ignore[import-untyped]
 
 from stele_simulator.kernel import us
 from stele_simulator.processes.event_loop import Died
+from stele_simulator.processes.module_stand_in import ModuleStandIn
 
 if TYPE_CHECKING:
     from stele_simulator.processes.machine import Machine
@@ -205,18 +204,11 @@ class Executor:
         self._is_running = False
 
 
-class Threads(types.ModuleType):
+class Threads(ModuleStandIn):
     """As the module ``threading``. Threads and their events belong to the process that runs now."""
 
     Event = Event
     Semaphore = Semaphore
 
-    def __init__(self, who: Callable[[], "Machine"]) -> None:
-        super().__init__("threading")
-        self._who = who
-
     def Thread(self, **given: Any) -> Thread:  # noqa: N802 - the module's own name
         return Thread(self._who(), **given)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(real_threading, name)
