@@ -7,6 +7,7 @@ import os
 import signal
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import closing
 from pathlib import Path
 from typing import TypeVar
 
@@ -145,11 +146,8 @@ class Site:
         return await asyncio.to_thread(self._submit, envelope)
 
     def _submit(self, envelope: Envelope) -> OutcomeAnswer:
-        client = Client(find_places((), self.directory, {}))
-        try:
+        with closing(Client(find_places((), self.directory, {}))) as client:
             return client.submit(envelope)
-        finally:
-            client.close()
 
     def pause(self, name: str) -> LocalService:
         """SIGSTOP: it does nothing until ``resume``."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Mapping
+from contextlib import closing
 from typing import Annotated, Literal
 
 from cyclopts import App, Parameter, validators
@@ -252,11 +253,8 @@ def remove(
     """
     require_stack(where.directory)
     if not force:
-        client = Client(find_places((), where.directory, {}))
-        try:
+        with closing(Client(find_places((), where.directory, {}))) as client:
             known = next((n for n in StateReading(client).nodes() if n.node_id == name), None)
-        finally:
-            client.close()
         if known is not None and known.state is not NodeState.LEFT:
             raise CliError(
                 f"{name} is a member ({known.state}).",

@@ -9,6 +9,7 @@ import socket
 import time
 import uuid
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from enum import StrEnum
 from pathlib import Path
 from typing import Final
@@ -256,10 +257,8 @@ def node_rows(directory: Path) -> list[Node]:
     try:
         places = find_places((), directory, {})
         client = Client(places, timeout_s=LOOK_TIMEOUT_S, retry_for_s=LOOK_TIMEOUT_S)
-        try:
+        with closing(client):
             return StateReading(client, level="local").nodes()
-        finally:
-            client.close()
     except CliError:
         return []
 

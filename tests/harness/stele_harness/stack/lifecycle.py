@@ -282,13 +282,11 @@ def _is_well(service: LocalService | None) -> bool:
     """Return True if the process reports that it is healthy."""
     if service is None or not service.pid:
         return False
-    client = Client(ServiceAddresses({}, ""), timeout_s=LOOK_TIMEOUT_S)
-    try:
-        client.get_bytes(f"{service.url}/healthz")
-    except CliError:
-        return False
-    finally:
-        client.close()
+    with contextlib.closing(Client(ServiceAddresses({}, ""), timeout_s=LOOK_TIMEOUT_S)) as client:
+        try:
+            client.get_bytes(f"{service.url}/healthz")
+        except CliError:
+            return False
     return True
 
 

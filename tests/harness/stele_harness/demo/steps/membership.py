@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from contextlib import closing
 
 from stele.cli.client import Client
 from stele.cli.commands.why import look
@@ -135,11 +136,8 @@ async def say_why(scene: Scene, request_id: str, until: str) -> None:
 
 
 def _why(scene: Scene, request_id: str) -> list[str]:
-    client = Client(find_places((), scene.directory, {}))
-    try:
+    with closing(Client(find_places((), scene.directory, {}))) as client:
         return [text for text, _ in story(look(client, request_id))]
-    finally:
-        client.close()
 
 
 # Following several requests at once.
