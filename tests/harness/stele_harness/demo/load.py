@@ -10,6 +10,7 @@ import asyncio
 import random
 import time
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -190,20 +191,8 @@ class Load:
         return {}
 
     async def _call(self, method: str, node: str, key: str, value: bytes | None) -> Answer:
-        try:
-            async with self._http.request(
-                method,
-                node + data_path(self._table, key),
-                params={"consistency": "quorum"},
-                headers=self._headers(),
-                data=value,
-                timeout=aiohttp.ClientTimeout(total=TIMEOUT_S),
-            ) as answer:
-                return Answer(answer.status, await answer.read())
-        except aiohttp.ClientConnectorError:
-            return Answer(NEVER_SENT, b"no connection")
-        except (aiohttp.ClientError, TimeoutError) as error:
-            return Answer(NO_ANSWER, repr(error).encode())
+        url, headers = node + data_path(self._table, key), self._headers()
+        return await ask_quorum(self._http, method, url, TIMEOUT_S, value, headers)
 
 
 NEVER_SENT = 0
@@ -230,6 +219,31 @@ class Answer(NamedTuple):
 
     def why(self) -> str:
         return f"{self.status} {self.body[:160].decode(errors='replace')}"
+
+
+async def ask_quorum(
+    http: aiohttp.ClientSession,
+    method: str,
+    url: str,
+    timeout_s: float,
+    value: bytes | None = None,
+    headers: Mapping[str, str] | None = None,
+) -> Answer:
+    """Read or write a row at consistency QUORUM through one node."""
+    try:
+        async with http.request(
+            method,
+            url,
+            params={"consistency": "quorum"},
+            headers=headers,
+            data=value,
+            timeout=aiohttp.ClientTimeout(total=timeout_s),
+        ) as answer:
+            return Answer(answer.status, await answer.read())
+    except aiohttp.ClientConnectorError:
+        return Answer(NEVER_SENT, b"no connection")
+    except (aiohttp.ClientError, TimeoutError) as error:
+        return Answer(NO_ANSWER, repr(error).encode())
 
 
 def value_of(key: str, number: int) -> bytes:

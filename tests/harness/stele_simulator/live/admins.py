@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import random
 from collections.abc import Callable
 from typing import Final
 
@@ -18,26 +16,22 @@ from stele.domain.commands import (
     SetSetting,
 )
 from stele.domain.image import Image
+from stele_simulator.live.admin import Admin
 from stele_simulator.live.asker import Asker
 
 MEAN_PAUSE_S: Final = 0.6
 OTHER_KEYSPACES: Final = 3
 
 
-class Admins:
-    """Random small changes for as long as ``running``."""
+class Admins(Admin):
+    """Random small changes."""
 
     def __init__(self, asker: Asker, image: Callable[[], Image], seed: int) -> None:
-        self.running = True
-        self._asker = asker
-        self._image = image
-        self._chance = random.Random(seed)
+        super().__init__(asker, image, seed, MEAN_PAUSE_S)
         self._made = 0
 
-    async def work(self) -> None:
-        while self.running:
-            await asyncio.sleep(self._chance.expovariate(1 / MEAN_PAUSE_S))
-            await self._asker.ask(self._some_command(), "change")
+    async def _change(self) -> None:
+        await self._asker.ask(self._some_command(), "change")
 
     def _some_command(self) -> AnyCommand:
         self._made += 1

@@ -9,7 +9,7 @@ from typing import Final
 
 import aiohttp
 
-from stele_harness.demo.load import UNDONE_CODES
+from stele_harness.demo.load import UNDONE_CODES, ask_quorum
 from stele_simulator.live.history import DataOp, History
 
 KEYSPACE: Final = "data"
@@ -160,22 +160,14 @@ class DataClients:
         return operation
 
     async def _call(self, key: str, node: str, value: str | None, size: int) -> tuple[int, bytes]:
-        """HTTP status, 0 when there was no answer, and the body."""
+        """Return the HTTP status, or a number below 1 when there was no answer, and the body."""
         address = self._members().get(node)
         if address is None:
             return 400, b"no such member"
         data = None if value is None else value.encode() + b" " + b"." * size
-        try:
-            async with self._http.request(
-                "GET" if value is None else "PUT",
-                f"{address}/v1/data/{keyspace_of(key)}/{name_of(key)}",
-                params={"consistency": "quorum"},
-                data=data,
-                timeout=aiohttp.ClientTimeout(total=TIMEOUT_S),
-            ) as answer:
-                return answer.status, await answer.read()
-        except (aiohttp.ClientError, TimeoutError) as error:
-            return 0, repr(error).encode()
+        method = "GET" if value is None else "PUT"
+        url = f"{address}/v1/data/{keyspace_of(key)}/{name_of(key)}"
+        return await ask_quorum(self._http, method, url, TIMEOUT_S, data)
 
 
 def value_in(body: bytes) -> str:

@@ -35,6 +35,7 @@ from stele.log.follower import LogFollower
 from stele.log.kafka import KafkaLog
 from stele.log.port import Record
 from stele.runtime.kafka import ACKS_SEGMENT_MS
+from stele_simulator.live.admin import Admin
 from stele_simulator.live.admins import Admins
 from stele_simulator.live.asker import Asker, holds_within
 from stele_simulator.live.checks import Checked, LogRead, check_all
@@ -170,7 +171,7 @@ class Live:
             for keyspace in (KEYSPACE, SCRATCH):
                 await asker.ask(CreateKeyspace(keyspace, {"dc1": 3}), "the data")
             await clients.fill()
-            admins: list[Admins | TopologyAdmin | ScratchAdmin] = [
+            admins: list[Admin] = [
                 *[Admins(asker, image, self._seed)] * ADMINS,
                 TopologyAdmin(asker, image, site, history, self._seed),
                 ScratchAdmin(asker, image, history, self._seed),
@@ -197,7 +198,7 @@ class Live:
         history: History,
         injector: FaultInjector,
         clients: DataClients,
-        admins: Sequence[Admins | TopologyAdmin | ScratchAdmin],
+        admins: Sequence[Admin],
     ) -> None:
         """Clients, admins and faults for the run's minutes; then no fault holds any more."""
         start_s, seconds = history.now(), self._minutes * 60

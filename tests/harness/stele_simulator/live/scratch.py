@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import random
 from collections.abc import Callable
 from typing import Final
 
@@ -17,6 +15,7 @@ from stele.domain.commands import (
 )
 from stele.domain.image import Image
 from stele.domain.names import RequestStatus
+from stele_simulator.live.admin import Admin
 from stele_simulator.live.asker import Asker, see_finished
 from stele_simulator.live.clients import SCRATCH
 from stele_simulator.live.history import History, Truncation
@@ -28,28 +27,23 @@ COPIES: Final = (2, 3)
 """Replication factors. With one copy, a node that dies would take the only copies with it."""
 
 
-class ScratchAdmin:
-    """Truncations, changes of replication and what concerns all nodes, for as long as ``running``."""
+class ScratchAdmin(Admin):
+    """Truncations, changes of replication, and requests that concern all nodes."""
 
     def __init__(
         self, asker: Asker, image: Callable[[], Image], history: History, seed: int
     ) -> None:
-        self.running = True
-        self._asker = asker
-        self._image = image
+        super().__init__(asker, image, f"{seed} scratch", PAUSE_S)
         self._history = history
-        self._chance = random.Random(f"{seed} scratch")
 
-    async def work(self) -> None:
-        while self.running:
-            await asyncio.sleep(self._chance.expovariate(1 / PAUSE_S))
-            dice = self._chance.random()
-            if dice < TRUNCATES:
-                await self._truncate()
-            elif dice < TRUNCATES + ALTERS:
-                await self._ask(KeyspaceRfChange(SCRATCH, {"dc1": self._other_copies()}))
-            else:
-                await self._ask(self._chance.choice((Cleanup(), Quiesce(), NoopRequest())))
+    async def _change(self) -> None:
+        dice = self._chance.random()
+        if dice < TRUNCATES:
+            await self._truncate()
+        elif dice < TRUNCATES + ALTERS:
+            await self._ask(KeyspaceRfChange(SCRATCH, {"dc1": self._other_copies()}))
+        else:
+            await self._ask(self._chance.choice((Cleanup(), Quiesce(), NoopRequest())))
 
     async def _truncate(self) -> None:
         began = self._history.now()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import random
 from collections.abc import Callable, Sequence
 from itertools import combinations
 from typing import Final
@@ -12,6 +11,7 @@ from stele.domain.commands import AnyCommand, Cancel, Leave, MoveNode, Rebuild, 
 from stele.domain.image import Image
 from stele.domain.model.membership import Node
 from stele.domain.names import NodeState
+from stele_simulator.live.admin import Admin
 from stele_simulator.live.asker import Asker, holds_within, see_finished
 from stele_simulator.live.history import History
 from stele_simulator.live.site import Site
@@ -33,8 +33,8 @@ DEAD_TRIES: Final = 5
 """Attempts to remove or replace dead nodes. Requests that fail under the current faults are repeated."""
 
 
-class TopologyAdmin:
-    """Random changes of the topology for as long as ``running``, one after the other."""
+class TopologyAdmin(Admin):
+    """Random changes of the topology, one after the other."""
 
     def __init__(
         self,
@@ -44,32 +44,27 @@ class TopologyAdmin:
         history: History,
         seed: int,
     ) -> None:
-        self.running = True
-        self._asker = asker
-        self._image = image
+        super().__init__(asker, image, seed, PAUSE_S)
         self._site = site
         self._history = history
-        self._chance = random.Random(seed)
 
-    async def work(self) -> None:
-        while self.running:
-            await asyncio.sleep(self._chance.expovariate(1 / PAUSE_S))
-            members = self._members()
-            if len(members) > LEAST_MEMBERS and self._chance.random() < DEATHS:
-                await self._die(self._who_dies(members))
-                continue
-            request_id = await self._change(members)
-            if request_id and self._chance.random() < CANCELLED:
-                await asyncio.sleep(self._chance.random() * 3)
-                await self._asker.ask(Cancel(target=request_id), "changed my mind")
-            if request_id:
-                await see_finished(self._image, request_id)
+    async def _change(self) -> None:
+        members = self._members()
+        if len(members) > LEAST_MEMBERS and self._chance.random() < DEATHS:
+            await self._die(self._who_dies(members))
+            return
+        request_id = await self._operate(members)
+        if request_id and self._chance.random() < CANCELLED:
+            await asyncio.sleep(self._chance.random() * 3)
+            await self._asker.ask(Cancel(target=request_id), "changed my mind")
+        if request_id:
+            await see_finished(self._image, request_id)
 
     def _members(self) -> list[Node]:
         nodes = sorted(self._image().membership.nodes.items())
         return [node for _, node in nodes if node.state is NodeState.NORMAL]
 
-    async def _change(self, members: list[Node]) -> str:
+    async def _operate(self, members: list[Node]) -> str:
         """Ask for a join, a leave, a move or a rebuild; the request's id, empty when it was refused."""
         dice, name = self._chance.random(), self._chance.choice(members).node_id
         if dice < MOVES:

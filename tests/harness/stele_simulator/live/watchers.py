@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-import time
 from collections.abc import Callable
 from typing import Final
 
@@ -14,10 +13,7 @@ import aiohttp
 import msgspec
 
 from stele.domain.image import Image
-from stele.domain.ring.partitioner import token_of
-from stele.domain.routed import REPLICA
-from stele.node.cells import Cell
-from stele.node.wire import BATCH_PATH, Write, decode_answers, encode
+from stele_harness.demo.replica_writes import probe_write, send_probe
 from stele_simulator.live.clients import KEYSPACE, Members
 from stele_simulator.live.history import History, Probe, StateRead, WatchedEpoch
 from stele_simulator.live.site import ANSWER_TIMEOUT_S
@@ -126,7 +122,10 @@ async def probe(
         began = history.now()
         try:
             epoch = await _epoch_of(http, nodes[name])
-            code = await _write(http, name, nodes[name], _fenced(image(), name, version, epoch))
+            keyspace = image().schema.named(KEYSPACE)
+            data_id = "" if keyspace is None else keyspace.data_id
+            write = probe_write(data_id, name, PROBE_KEY.encode(), epoch, version)
+            code = await send_probe(http, name, nodes[name], write, PROBE_TIMEOUT_S)
         except (aiohttp.ClientError, TimeoutError, msgspec.MsgspecError):
             continue
         history.add(
@@ -146,28 +145,3 @@ async def _epoch_of(http: aiohttp.ClientSession, address: str) -> int:
     async with http.get(f"{address}/v1/node", timeout=limit) as answer:
         answer.raise_for_status()
         return msgspec.json.decode(await answer.read(), type=_Node).epoch
-
-
-def _fenced(image: Image, node_id: str, version: int, epoch: int) -> Write:
-    keyspace = image.schema.named(KEYSPACE)
-    key = PROBE_KEY.encode()
-    return Write(
-        version=version,
-        epoch=epoch,
-        coordinating=node_id,
-        data_id="" if keyspace is None else keyspace.data_id,
-        token=token_of(key),
-        key=key,
-        cell=Cell(time.time_ns() // 1000, False, b"must not be taken"),
-    )
-
-
-async def _write(http: aiohttp.ClientSession, node_id: str, address: str, write: Write) -> str:
-    limit = aiohttp.ClientTimeout(total=PROBE_TIMEOUT_S)
-    headers = {REPLICA: node_id}
-    async with http.post(
-        address + BATCH_PATH, data=encode([write]), headers=headers, timeout=limit
-    ) as answer:
-        body = await answer.read()
-        answer.raise_for_status()
-    return decode_answers(body)[0].code

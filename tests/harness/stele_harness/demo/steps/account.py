@@ -8,7 +8,6 @@ import sys
 import time
 from collections.abc import Iterator
 
-import aiohttp
 import msgspec
 
 from stele.agent.judging import Code
@@ -18,11 +17,10 @@ from stele.domain.commands import AnyCommand, Join, Leave
 from stele.domain.names import OWNS_TOKENS
 from stele.domain.ring.partitioner import token_of
 from stele.domain.ring.ranges import RangeReplicas
-from stele.domain.routed import REPLICA
-from stele.node.cells import Cell
-from stele.node.wire import BATCH_PATH, Write, decode_answers, encode
 from stele.runtime.answers.common import Position
 from stele.runtime.answers.metadata_log import KeyspacesPage, PlacementsPage
+from stele_harness.demo.load import ask_quorum
+from stele_harness.demo.replica_writes import probe_write, send_probe
 from stele_harness.demo.scene import KEYSPACE, Scene
 from stele_harness.demo.site import Answers
 from stele_harness.demo.timeline import Bar
@@ -151,9 +149,12 @@ async def _read_all(
     async def read_some(mine: Iterator[tuple[str, str, str]]) -> None:
         nonlocal read_bytes, done
         for node, url, key in mine:
-            content, why = await _read(scene, url, key)
+            row = url + data_path(KEYSPACE, key)
+            found = await ask_quorum(scene.site.http, "GET", row, READ_BACK_TIMEOUT_S)
+            content = found.body if found.status == 200 else b""
             if hashlib.sha256(content).hexdigest() != scene.digests[key]:
-                wrong.append(f"{key} through {node}: {why or f'{len(content)} other bytes'}")
+                why = f"{len(content)} other bytes" if content else found.why()
+                wrong.append(f"{key} through {node}: {why}")
             read_bytes += len(content)
             done += 1
             bar.show(read_bytes, None, f"{done} of {len(work)} reads")
@@ -164,24 +165,10 @@ async def _read_all(
     return read_bytes
 
 
-async def _read(scene: Scene, url: str, key: str) -> tuple[bytes, str]:
-    try:
-        async with scene.site.http.get(
-            url + data_path(KEYSPACE, key),
-            params={"consistency": "quorum"},
-            timeout=aiohttp.ClientTimeout(total=READ_BACK_TIMEOUT_S),
-        ) as answer:
-            body = await answer.read()
-            return (body, "") if answer.status == 200 else (b"", f"status {answer.status}")
-    except (aiohttp.ClientError, TimeoutError) as error:
-        return b"", repr(error)
-
-
 # Replica writes with a fenced-out version must be refused by every node; with the current one,
 # not.
 
 
-FENCES_TIMEOUT_S = 60.0
 PROBES = 200
 
 
@@ -197,24 +184,15 @@ async def fences(scene: Scene) -> None:
     refused = 0
     for node_id in row.writes:
         for version in range(1, row.version):
-            code = await _send(
-                scene,
-                node_id,
-                members[node_id],
-                _write_of(data_id, coordinating, key, topology.epoch, version),
-            )
+            op = probe_write(data_id, coordinating, key, topology.epoch, version)
+            code = await send_probe(scene.site.http, node_id, members[node_id], op)
             if code is Code.STALE_VERSION:
                 refused += 1
             else:
                 accepted.append(f"{node_id} answered {code} to version {version}")
+    op = probe_write(data_id, coordinating, key, topology.epoch, newest)
     current = [
-        await _send(
-            scene,
-            node_id,
-            members[node_id],
-            _write_of(data_id, coordinating, key, topology.epoch, newest),
-        )
-        for node_id in row.writes
+        await send_probe(scene.site.http, node_id, members[node_id], op) for node_id in row.writes
     ]
     works = bool(current) and all(code is Code.OK for code in current)
     scene.timeline.check(
@@ -242,30 +220,6 @@ async def _probe(scene: Scene) -> tuple[bytes, RangeReplicas]:
 async def _data_id(scene: Scene) -> str:
     pages = await scene.site.pages("/v1/keyspaces", KeyspacesPage)
     return next(k.data_id for page in pages for k in page.keyspaces if k.name == KEYSPACE)
-
-
-def _write_of(data_id: str, coordinating: str, key: bytes, epoch: int, version: int) -> Write:
-    return Write(
-        version=version,
-        epoch=epoch,
-        coordinating=coordinating,
-        data_id=data_id,
-        token=token_of(key),
-        key=key,
-        cell=Cell(time.time_ns() // 1000, False, b"probe of version %d" % version),
-    )
-
-
-async def _send(scene: Scene, node_id: str, address: str, op: Write) -> Code:
-    async with scene.site.http.post(
-        address + BATCH_PATH,
-        data=encode([op]),
-        headers={REPLICA: node_id},
-        timeout=aiohttp.ClientTimeout(total=FENCES_TIMEOUT_S),
-    ) as answer:
-        body = await answer.read()
-        answer.raise_for_status()
-    return decode_answers(body)[0].code
 
 
 # Every process must stand at the same epoch with the same state, by its own fold.

@@ -7,10 +7,7 @@ import itertools
 import time
 from collections.abc import Awaitable, Callable, Iterator
 
-import aiohttp
-
 from stele.cli.commands.data import data_path
-from stele.cli.errors import CliError
 from stele.cli.output import counted
 from stele.domain.balancer.load import CRITICAL_USE
 from stele.domain.commands import AlterTable, CreateKeyspace, CreateTable, Leave
@@ -18,6 +15,7 @@ from stele.domain.model.schema import TableOptions
 from stele.domain.names import NodeState
 from stele.runtime.answers.metadata_log import PlacementsPage
 from stele.runtime.answers.tablet_balancer import BalanceAnswer, BalanceState
+from stele_harness.demo.load import ask_quorum
 from stele_harness.demo.scene import Scene
 from stele_harness.demo.site import Never
 from stele_harness.demo.steps.membership import start_node
@@ -144,8 +142,9 @@ async def _write_all(scene: Scene) -> list[str]:
     """Rows that were not acknowledged."""
 
     async def write(url: str, key: str, digest: bytes) -> str:
-        status, _ = await _ask(scene, "PUT", url, key, digest)
-        return "" if status == 200 else f"{key} through {url}: {status}"
+        row = url + data_path(TABLE, key)
+        found = await ask_quorum(scene.site.http, "PUT", row, TIMEOUT_S, digest)
+        return "" if found.status == 200 else f"{key} through {url}: {found.why()}"
 
     return await _each_row(scene, write)
 
@@ -154,8 +153,9 @@ async def _read_all(scene: Scene) -> list[str]:
     """Rows that are not found as they were written."""
 
     async def read(url: str, key: str, digest: bytes) -> str:
-        found = await _ask(scene, "GET", url, key)
-        return "" if found == (200, digest) else f"{key} through {url}: {found[0]}"
+        row = url + data_path(TABLE, key)
+        found = await ask_quorum(scene.site.http, "GET", row, TIMEOUT_S)
+        return "" if found == (200, digest) else f"{key} through {url}: {found.status}"
 
     return await _each_row(scene, read)
 
@@ -176,20 +176,3 @@ async def _each_row(scene: Scene, ask: Callable[[str, str, bytes], Awaitable[str
         for _ in range(CLIENTS):
             group.create_task(ask_some(work))
     return wrong
-
-
-async def _ask(
-    scene: Scene, method: str, url: str, key: str, content: bytes | None = None
-) -> tuple[int, bytes]:
-    """0: nobody answered."""
-    try:
-        async with scene.site.http.request(
-            method,
-            url + data_path(TABLE, key),
-            params={"consistency": "quorum"},
-            data=content,
-            timeout=aiohttp.ClientTimeout(total=TIMEOUT_S),
-        ) as answer:
-            return answer.status, await answer.read()
-    except (aiohttp.ClientError, TimeoutError, CliError):
-        return 0, b""
