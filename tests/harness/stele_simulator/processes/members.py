@@ -59,8 +59,8 @@ from stele.runtime.position import position_route
 from stele.runtime.recent import recent_route
 from stele.runtime.service import Stop
 from stele.runtime.settings import ServiceSettings
-from stele_simulator.processes.deletions import check_truncation
 from stele_simulator.processes.machine import Machine
+from stele_simulator.processes.records import check_truncation
 from stele_simulator.processes.routed import rows_of
 from stele_simulator.processes.shelf import Shelf, cells_of
 from stele_simulator.processes.web import WebTransport

@@ -209,22 +209,22 @@ def some_move(image: Image, chance: Random, table: str, key: str = "") -> Tablet
     )
 
 
+def moved(move: TabletMove | None) -> AnyCommand | None:
+    """Return the request for a move."""
+    return None if move is None else commands.MoveTablets((move,))
+
+
 def _migrate(_: RequesterMachine, image: Image, chance: Random) -> AnyCommand | None:
-    move = some_move(image, chance, chance.choice((TABLE, TABLE, f"{chance.choice(MADE)}.t")))
-    return None if move is None else commands.MoveTablets((move,))
+    table = chance.choice((TABLE, TABLE, f"{chance.choice(MADE)}.t"))
+    return moved(some_move(image, chance, table))
 
 
-def _migrate_hot(_: RequesterMachine, image: Image, chance: Random) -> AnyCommand | None:
-    move = some_move(image, chance, TABLE, HOT_KEY)
-    return None if move is None else commands.MoveTablets((move,))
-
-
-def _resize(_: RequesterMachine, image: Image, chance: Random) -> AnyCommand | None:
-    count, twice = len(_rows_of(image, TABLE)), chance.random() < 0.5
+def _resized(image: Image, chance: Random, table: str) -> AnyCommand | None:
+    count, twice = len(_rows_of(image, table)), chance.random() < 0.5
     if not count:
         return None
     wanted = 2 * count if twice else count // 2
-    return commands.ResizeTable(TABLE, min(MOST_TABLETS, max(LEAST_TABLETS, wanted)))
+    return commands.ResizeTable(table, min(MOST_TABLETS, max(LEAST_TABLETS, wanted)))
 
 
 def _alter(asking: RequesterMachine, _: Image, chance: Random) -> AnyCommand:
@@ -370,14 +370,11 @@ def _snapshot_columns(asking: RequesterMachine, _: Image, __: Random) -> AnyComm
 
 
 def _resize_columns(_: RequesterMachine, image: Image, chance: Random) -> AnyCommand | None:
-    count = len(_rows_of(image, COLUMNS_TABLES[0]))
-    wanted = 2 * count if chance.random() < 0.5 else count // 2
-    return commands.ResizeTable(COLUMNS_TABLES[0], min(MOST_TABLETS, max(LEAST_TABLETS, wanted)))
+    return _resized(image, chance, COLUMNS_TABLES[0])
 
 
 def _move_columns(_: RequesterMachine, image: Image, chance: Random) -> AnyCommand | None:
-    move = some_move(image, chance, COLUMNS_TABLES[0])
-    return None if move is None else commands.MoveTablets((move,))
+    return moved(some_move(image, chance, COLUMNS_TABLES[0]))
 
 
 def _change_or_move(asking: RequesterMachine, image: Image, chance: Random) -> AnyCommand | None:
@@ -388,8 +385,8 @@ def _change_or_move(asking: RequesterMachine, image: Image, chance: Random) -> A
 
 KINDS: Final[dict[str, Choose]] = {
     "migrate": _migrate,
-    "migrate_hot": _migrate_hot,
-    "resize": _resize,
+    "migrate_hot": lambda _, image, chance: moved(some_move(image, chance, TABLE, HOT_KEY)),
+    "resize": lambda _, image, chance: _resized(image, chance, TABLE),
     "alter": _alter,
     "keyspace": _keyspace,
     "table": _table,

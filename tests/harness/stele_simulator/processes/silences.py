@@ -31,7 +31,7 @@ from stele_simulator.processes.making import (
     SNAPSHOT,
     STOPPED,
 )
-from stele_simulator.processes.requester import some_move
+from stele_simulator.processes.requester import moved, some_move
 from stele_simulator.scenario import Action
 
 if TYPE_CHECKING:
@@ -234,5 +234,4 @@ def _command(world: "World", kind: str, chance: Random) -> AnyCommand | None:
         return commands.KeyspaceRfChange(KEYSPACE, {DC: rf + 1 if rf < most else rf - 1})
     if kind == SNAPSHOT:
         return commands.SnapshotTable(name=TABLE, snapshot=f"silence{chance.randrange(1_000_000)}")
-    move = some_move(image, chance, TABLE)
-    return None if move is None else commands.MoveTablets((move,))
+    return moved(some_move(image, chance, TABLE))

@@ -4,7 +4,7 @@ Two states are of one history when the state ids in the records lead from one to
 none of production's rules on winners, choice of history, or losses.
 
 This module has the topic's history, and the check that no process serves another one. ``promises``,
-``recoveries``, ``barriers``, ``permissions`` and ``deletions`` are separate modules.
+``recoveries``, ``barriers``, ``permissions`` and ``records`` are separate modules.
 """
 
 from collections import Counter
