@@ -2,7 +2,7 @@
 
 import pytest
 
-from stele_simulator.processes.making import make_columns
+from stele_simulator.processes.disaster import make_columns
 from stele_simulator.processes.run import run_disaster_scenario
 
 SEEDS = (3,)

@@ -7,7 +7,7 @@ import sys
 import msgspec
 import pytest
 
-from stele_simulator.processes.making import Disaster
+from stele_simulator.processes.disaster import Disaster
 from stele_simulator.processes.run import run_disaster, run_disaster_scenario
 from stele_simulator.result import Result
 from stele_simulator.scenario import ClockError

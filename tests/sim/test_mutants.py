@@ -13,7 +13,7 @@ import pytest
 from stele_simulator.mutants import MOST_SEEDS, PLANTED, hunt, run_with_bug
 from stele_simulator.patching import Patch
 from stele_simulator.planting import RUN, STORY
-from stele_simulator.processes.making import Disaster
+from stele_simulator.processes.disaster import Disaster
 from stele_simulator.processes.run import run_disaster_scenario
 from stele_simulator.processes.stories.story import StoryError
 from stele_simulator.processes.stories.telling import tell

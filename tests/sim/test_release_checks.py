@@ -12,7 +12,7 @@ from stele.domain.image import EMPTY
 from stele.domain.rules.membership import check_build
 from stele.runtime.settings import ConfigurationError
 from stele_simulator.processes import run
-from stele_simulator.processes.making import Disaster
+from stele_simulator.processes.disaster import Disaster
 from stele_simulator.processes.releases import FEATURE, NEWER, OLDER
 from stele_simulator.processes.world import World
 

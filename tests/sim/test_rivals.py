@@ -5,8 +5,8 @@ import pytest
 from stele_simulator.mutants import PLANTED
 from stele_simulator.patching import Patch
 from stele_simulator.processes.barriers import ONE_TERM
-from stele_simulator.processes.making import Disaster, make_disaster
-from stele_simulator.processes.rivals import RIVALS
+from stele_simulator.processes.disaster import Disaster, make_disaster
+from stele_simulator.processes.rival_coordinators import RIVALS
 from stele_simulator.processes.run import run_disaster_scenario
 from stele_simulator.scenario import Action
 

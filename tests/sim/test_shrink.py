@@ -5,7 +5,7 @@ import pytest
 
 from stele_simulator.mutants import PLANTED
 from stele_simulator.patching import Patch
-from stele_simulator.processes.making import Disaster, make_disaster
+from stele_simulator.processes.disaster import Disaster, make_disaster
 from stele_simulator.processes.run import run_disaster_scenario
 from stele_simulator.report import shrunk_lines
 from stele_simulator.shrink import shrink

@@ -6,7 +6,7 @@ from stele.coordinator.model import StepContext
 from stele.domain.names import RequestKind
 from stele_simulator.patching import Patch
 from stele_simulator.planting import change_operation
-from stele_simulator.processes.making import (
+from stele_simulator.processes.disaster import (
     ALTER,
     BROKERS,
     COORDINATORS,

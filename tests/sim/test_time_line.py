@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from stele.cli.main import run
-from stele_simulator.processes.making import Disaster
+from stele_simulator.processes.disaster import Disaster
 from stele_simulator.processes.run import run_disaster_scenario
 from stele_simulator.result import Failure, Result
 from stele_simulator.time_line import LOG, REQUESTS, WORLD, events_of, time_line

@@ -15,7 +15,7 @@ from cyclopts import App, Parameter
 from stele.cli.progress import ProgressSteps
 
 if TYPE_CHECKING:
-    from stele_simulator.processes.making import Disaster
+    from stele_simulator.processes.disaster import Disaster
     from stele_simulator.result import Result
     from stele_simulator.sweep import Sweep
 
@@ -51,7 +51,7 @@ def run(
         shrink: After a failure, search for a smaller scenario that fails alike, and write it to a file.
         json: Print the result as JSON.
     """
-    from stele_simulator.processes.making import Disaster, make_columns, make_disaster
+    from stele_simulator.processes.disaster import Disaster, make_columns, make_disaster
     from stele_simulator.processes.run import run_disaster_scenario
 
     if scenario is not None and scenario.suffix == ".txt":

@@ -5,7 +5,7 @@ from typing import Final
 
 import msgspec
 
-from stele_simulator.processes.making import COLUMNS, Round
+from stele_simulator.processes.disaster import COLUMNS, Round
 from stele_simulator.result import Failure, Result
 from stele_simulator.scenario import Action
 from stele_simulator.shrink import Shrunk

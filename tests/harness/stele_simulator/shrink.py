@@ -6,7 +6,7 @@ from typing import Any, Final
 import msgspec
 
 from stele_simulator.network import FINE
-from stele_simulator.processes.making import Disaster, Round
+from stele_simulator.processes.disaster import Disaster, Round
 from stele_simulator.result import Failure, Result
 from stele_simulator.scenario import Action
 

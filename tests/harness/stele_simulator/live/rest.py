@@ -35,7 +35,7 @@ class Rest(msgspec.Struct, frozen=True, kw_only=True):
     """Keys without an answer, and the nodes that were asked."""
 
 
-async def come_to_rest(
+async def converge(
     site: Site,
     history: History,
     http: aiohttp.ClientSession,

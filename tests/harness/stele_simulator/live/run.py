@@ -43,7 +43,7 @@ from stele_simulator.live.clients import KEYSPACE, SCRATCH, DataClients
 from stele_simulator.live.faults import Fault, Role, plan
 from stele_simulator.live.history import DataOp, Event, History, Question
 from stele_simulator.live.injector import FaultInjector
-from stele_simulator.live.rest import Rest, come_to_rest, members_of
+from stele_simulator.live.rest import Rest, converge, members_of
 from stele_simulator.live.scratch import ScratchAdmin
 from stele_simulator.live.site import CLUSTER, NODES, Site
 from stele_simulator.live.topology import TopologyAdmin
@@ -189,7 +189,7 @@ class Live:
             async with _running(onlookers):
                 history.event(f"{len(members())} nodes serve; faults begin")
                 await self._disturb(history, injector, clients, admins)
-                rest = await come_to_rest(site, history, http, follower, clients)
+                rest = await converge(site, history, http, follower, clients)
             acks.update(await asyncio.to_thread(_acks, site.kafka))
             return clients, rest, LogRead(await _everything(log)), [*acks]
 

@@ -17,7 +17,7 @@ from stele_simulator.network import Network
 if TYPE_CHECKING:
     from stele_simulator.processes.kafka import Consumer
     from stele_simulator.processes.machine import Machine
-    from stele_simulator.processes.old_ends import OldEnds
+    from stele_simulator.processes.stale_leaders import StaleLeaders
 
 BROKER: Final = Owner("log")
 EPOCHS: Final = "epochs"
@@ -205,7 +205,7 @@ class LogTopic:
         self.records: list[bytes] = []
         """From offset ``begin`` on."""
         self.high = 0
-        self.old_ends: OldEnds | None = None
+        self.stale_leaders: StaleLeaders | None = None
         self.faulted_us = -us(3600)
         """When something was lost the last time."""
         self.on_late: Callable[[str], None] | None = None
@@ -241,7 +241,7 @@ class LogTopic:
 
     def end_for(self, name: str, *, reads: bool) -> int | None:
         """Return the end that a leader, maybe an old one, reports to this process's query or repeated read."""
-        old = None if self.old_ends is None else self.old_ends.end_for(name, reads=reads)
+        old = None if self.stale_leaders is None else self.stale_leaders.end_for(name, reads=reads)
         if old is None:
             return self.high if self.has_leader else None
         return max(self.begin, min(self.high, old))
@@ -323,8 +323,8 @@ class LogTopic:
         self._after_fault(silent=silent)
 
     def _after_fault(self, *, silent: bool) -> None:
-        if self.old_ends is not None:
-            self.old_ends.end()
+        if self.stale_leaders is not None:
+            self.stale_leaders.end()
         if silent:
             self._wake_readers()
         else:

@@ -103,7 +103,7 @@ class Caller(SimulatedClient):
         """Read the state. The witness checks it where it is served."""
         target = of or self.chance.choice(self.world.logs)
         await self._call(target, target.serve_read)
-        self.world.answers.look()
+        self.world.read_availability.look()
 
     async def _call(self, target: "LogMachine", serve: Callable[..., None], *args: object) -> Any:
         future = Future[Any]()

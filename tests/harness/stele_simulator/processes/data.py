@@ -18,7 +18,7 @@ from stele_simulator.processes.simulated_client import SimulatedClient
 from stele_simulator.registers import check_registers
 
 if TYPE_CHECKING:
-    from stele_simulator.processes.making import Disaster
+    from stele_simulator.processes.disaster import Disaster
     from stele_simulator.processes.world import World
 
 DC: Final = "dc1"

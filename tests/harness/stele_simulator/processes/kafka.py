@@ -123,7 +123,7 @@ class _Client:
         while not answers and self._kernel.now_us < deadline_us:
             strand.wait_until(deadline_us)
         if not answers:
-            self._machine.world.answers.cuts(self._machine.name, self._kernel.now_us)
+            self._machine.world.read_availability.cuts(self._machine.name, self._kernel.now_us)
             raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
         return answers[0]
 

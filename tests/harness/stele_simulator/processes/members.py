@@ -59,10 +59,10 @@ from stele.runtime.position import position_route
 from stele.runtime.recent import recent_route
 from stele.runtime.service import Stop
 from stele.runtime.settings import ServiceSettings
+from stele_simulator.processes.embedded_store import Shelf, cells_of
 from stele_simulator.processes.machine import Machine
 from stele_simulator.processes.records import check_truncation
-from stele_simulator.processes.routed import rows_of
-from stele_simulator.processes.shelf import Shelf, cells_of
+from stele_simulator.processes.router_clients import rows_of
 from stele_simulator.processes.web import WebTransport
 
 if TYPE_CHECKING:
@@ -146,7 +146,7 @@ class LogMachine(Machine):
         writer = self.writer
         if writer is None:
             return
-        asked = self.world.answers.begins(self)
+        asked = self.world.read_availability.begins(self)
         is_barrier = self.chance.random() < 0.5
         read = writer.barrier if is_barrier else writer.linearizable
         noticed, witness = writer.failure is not None, self.world.witness
@@ -156,12 +156,12 @@ class LogMachine(Machine):
             await writer.wait_ready(COMMIT_S)
             image = await read(COMMIT_S)
         except (BusyError, ReaderStoppedError, TimeoutError, KafkaException) as error:
-            self.world.answers.fails(asked, error)
+            self.world.read_availability.fails(asked, error)
             answer(None)
             return
-        self.world.answers.answered(asked)
+        self.world.read_availability.answered(asked)
         witness.served(self, image, noticed=noticed)
-        told_us = self.world.old_ends.told_since([self.name], began_us)
+        told_us = self.world.stale_leaders.told_since([self.name], began_us)
         may_miss = is_barrier and told_us is not None
         witness.has_read(self, image, 0 if may_miss else least, began_us)
         answer(image)

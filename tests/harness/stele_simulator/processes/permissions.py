@@ -39,7 +39,7 @@ class PermissionWitness:
             return
         since_us = began_us - us(limit_s * PERMITTED_DRIFT + PERMITTED_SLACK_S)
         guards = [each.name for each in self._world.guards]
-        told_us = self._world.old_ends.told_since(guards, since_us)
+        told_us = self._world.stale_leaders.told_since(guards, since_us)
         if told_us is not None:  # a proof is no newer than the end that a replaced leader tells
             since_us = min(since_us, told_us)
         self.given += 1

@@ -40,8 +40,8 @@ from stele_simulator.processes.data import (
     TABLETS,
 )
 from stele_simulator.processes.deaths import Deaths
+from stele_simulator.processes.disaster import BURY, CLEANED, COLUMNS, DEAD
 from stele_simulator.processes.machine import Machine
-from stele_simulator.processes.making import BURY, CLEANED, COLUMNS, DEAD
 from stele_simulator.processes.members import BROKERS, CLUSTER
 from stele_simulator.scenario import Action
 

@@ -137,7 +137,7 @@ class Roller(Caller):
         said = "no answer" if outcome is None else refused or f"epoch {outcome.epoch}"
         self.world.trace(f"{self.name} asks to {what}: {said}"[:300])
 
-    # -- the way to rest --
+    # -- convergence at the end --
 
     def stop_the_old(self) -> None:
         """After the last fault, check that no process of the older release runs where the feature is enabled.

@@ -18,22 +18,22 @@ from stele.metadata_log import writer
 from stele.runtime import starting
 from stele_simulator.kernel import Clock, Kernel, us
 from stele_simulator.processes.broker import BROKER, EPOCHS
-from stele_simulator.processes.deaf import DEAF
+from stele_simulator.processes.convergence import REST, become_well, converge, look_again
+from stele_simulator.processes.delayed_fetches import DEAF
+from stele_simulator.processes.delayed_requests import LATE
+from stele_simulator.processes.disaster import BACK, FULL, LOST, Disaster, Round, make_disaster
 from stele_simulator.processes.interposed import Current, interposed
-from stele_simulator.processes.late import LATE
 from stele_simulator.processes.machine import RESTART_S, Machine
-from stele_simulator.processes.making import BACK, FULL, LOST, Disaster, Round, make_disaster
 from stele_simulator.processes.members import ReplicaMachine
-from stele_simulator.processes.old_ends import OLD_END
-from stele_simulator.processes.older import OLDER
+from stele_simulator.processes.memoization import remember
+from stele_simulator.processes.older_disk_copies import OLDER
 from stele_simulator.processes.operator import Operator
 from stele_simulator.processes.releases import bring
-from stele_simulator.processes.remembered import remember
-from stele_simulator.processes.rest import REST, become_well, come_to_rest, look_again
-from stele_simulator.processes.rivals import RIVALS
+from stele_simulator.processes.rival_coordinators import RIVALS
+from stele_simulator.processes.stale_leaders import OLD_END
+from stele_simulator.processes.step_faults import KINDS
 from stele_simulator.processes.stores import watch
-from stele_simulator.processes.swapped import SWAPPED
-from stele_simulator.processes.traps import KINDS
+from stele_simulator.processes.swapped_disks import SWAPPED
 from stele_simulator.processes.world import CORES_RAISE, DEAD_AFTER_S, KEPT_LINES, World
 from stele_simulator.result import Failure, Result
 from stele_simulator.scenario import Action
@@ -138,7 +138,7 @@ def _run(world: World) -> None:
     for action in world.scenario.silences:
         become_well(world, operator)
         world.silences.pass_by(action)
-    come_to_rest(world, operator)
+    converge(world, operator)
 
 
 # -- every day
@@ -146,7 +146,7 @@ def _run(world: World) -> None:
 
 def _act(world: World, action: Action) -> None:
     if action.kind in KINDS:
-        world.traps.wait_for(action)
+        world.step_faults.wait_for(action)
         return
     world.faults += 1
     if action.kind == "leader":
@@ -154,10 +154,10 @@ def _act(world: World, action: Action) -> None:
         world.trace("the leader changes")
         return
     begins = {
-        OLD_END: world.old_ends.begin,
+        OLD_END: world.stale_leaders.begin,
         SWAPPED: world.swaps.begin,
-        OLDER: world.older.begin,
-        DEAF: world.deafness.begin,
+        OLDER: world.older_disk_copies.begin,
+        DEAF: world.delayed_fetches.begin,
         RIVALS: world.rivals.begin,
     }
     if action.target == world.redis.name:
@@ -180,7 +180,7 @@ def _act_on_machine(world: World, machine: Machine, action: Action) -> None:
     elif action.kind == "trap":
         machine.disk.trap = action.number
     elif action.kind == LATE:
-        world.late.begin(machine.name, action.seconds)
+        world.delayed_requests.begin(machine.name, action.seconds)
     elif action.kind == "cut":
         _cut(world, machine, action)
 
@@ -398,18 +398,18 @@ def _result(world: World, violation: Violation | None, real_s: float) -> Result:
             "permissions": witness.permissions.given,
             "stale requests": world.stores.stale,
             "truncations": world.truncations.done,
-            "old ends": world.old_ends.told,
+            "old ends": world.stale_leaders.told,
             "refused with another's disk": world.swaps.refused,
-            "refused with an older copy": world.older.refused,
-            "late requests": world.late.requests,
-            "traps": world.traps.sprung,
-            "deaf processes": world.deafness.times,
+            "refused with an older copy": world.older_disk_copies.refused,
+            "late requests": world.delayed_requests.requests,
+            "traps": world.step_faults.sprung,
+            "deaf processes": world.delayed_fetches.times,
             "rival coordinators": world.rivals.times,
             "silences": world.silences.times,
-            "ids too old": world.latecomer.refused,
+            "ids too old": world.expired_ids.refused,
             "decisions in parts": witness.log.in_parts,
             "too large": witness.log.too_large,
-            "owed reads": world.answers.owed,
+            "owed reads": world.read_availability.owed,
             "restored": world.backups.restored,
             "stopped by a feature": world.roller.times_stopped,
             "changes": world.changes.seen,

@@ -19,7 +19,7 @@ from stele.domain.names import RequestKind
 from stele_simulator.kernel import us
 from stele_simulator.processes.broker import BROKER
 from stele_simulator.processes.data import DC, KEYSPACE, TABLE
-from stele_simulator.processes.making import (
+from stele_simulator.processes.disaster import (
     ALTER,
     COORDINATORS,
     EVERYBODY,

@@ -41,9 +41,9 @@ from stele_simulator.kernel import us
 from stele_simulator.patching import Patch
 from stele_simulator.processes.changes import is_captured
 from stele_simulator.processes.columns import REGISTERS
-from stele_simulator.processes.holds import watch_holds
+from stele_simulator.processes.embedded_store import Shelf
 from stele_simulator.processes.members import FOLDER, NodeMachine
-from stele_simulator.processes.shelf import Shelf
+from stele_simulator.processes.request_holds import watch_holds
 from stele_simulator.processes.sqlite import Connection, Database
 from stele_simulator.ranges_in_use import row_of
 from stele_simulator.tablet_checks import places, rows_at

@@ -234,7 +234,7 @@ class Witness:
     def acknowledged(self, machine: "Machine", ack: Ack) -> None:
         """A node says what it has applied: of a history that is not abandoned."""
         self._is_not_abandoned(machine, ack.state_id, "an ack", noticed=False)
-        self._world.older.acknowledges(machine.name)
+        self._world.older_disk_copies.acknowledges(machine.name)
         self.barriers.acknowledged(machine, ack)
 
     # -- what goes by the other topics --
@@ -264,7 +264,7 @@ class Witness:
                 self.promises.tells(outcome)
         elif topic.endswith(".acks"):
             ack = decode_ack(value)
-            self._world.older.lands(ack)
+            self._world.older_disk_copies.lands(ack)
             self._world.agreement.landed(ack)
 
     # -- what wins --
@@ -284,7 +284,7 @@ class Witness:
         self.barriers.changed(before, after, epoch)
         self._world.releases.changed(before, after, epoch)
         self._world.backups.changed(before, after)
-        self._world.traps.changed(before, after)
+        self._world.step_faults.changed(before, after)
         self._world.rivals.changed(epoch)
         self._world.silences.changed(before, after, epoch)
         self._world.tablet_rows.changed(before, after)

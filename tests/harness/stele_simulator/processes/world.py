@@ -18,7 +18,6 @@ from stele_simulator.founding import Founding
 from stele_simulator.kernel import Clock, Kernel, us
 from stele_simulator.network import FINE, Network
 from stele_simulator.processes.agreement import AgreementClient, AgreementWitness
-from stele_simulator.processes.answers import AnswerWitness
 from stele_simulator.processes.backups import BackupWitness
 from stele_simulator.processes.balancing import BalancerMachine
 from stele_simulator.processes.broker import Kafka, LogTopic
@@ -36,14 +35,14 @@ from stele_simulator.processes.data import (
     DataClient,
     Rows,
 )
-from stele_simulator.processes.deaf import Deafness
+from stele_simulator.processes.delayed_fetches import DelayedFetches
+from stele_simulator.processes.delayed_requests import DelayedRequests
+from stele_simulator.processes.disaster import Disaster
+from stele_simulator.processes.expired_ids import ExpiredIdClient
 from stele_simulator.processes.guards import GuardMachine, WorkerMachine
-from stele_simulator.processes.holds import HoldWitness
 from stele_simulator.processes.interposed import Current
-from stele_simulator.processes.large import LargeCaller
-from stele_simulator.processes.late import Late
+from stele_simulator.processes.large_records import LargeCaller
 from stele_simulator.processes.machine import Machine
-from stele_simulator.processes.making import Disaster
 from stele_simulator.processes.members import (
     CLUSTER,
     EPOCHS_TOPIC,
@@ -53,23 +52,24 @@ from stele_simulator.processes.members import (
     NodeMachine,
     ReplicaMachine,
 )
-from stele_simulator.processes.old_ends import OldEnds
-from stele_simulator.processes.old_ids import Latecomer
-from stele_simulator.processes.older import OlderCopies
+from stele_simulator.processes.older_disk_copies import OlderCopies
+from stele_simulator.processes.read_availability import ReadAvailability
 from stele_simulator.processes.redis import Server
 from stele_simulator.processes.release_checks import ReleaseWitness
 from stele_simulator.processes.releases import NEWER, OLDER
+from stele_simulator.processes.request_holds import HoldWitness
 from stele_simulator.processes.requester import RequesterMachine
-from stele_simulator.processes.rivals import Rivals
+from stele_simulator.processes.rival_coordinators import Rivals
 from stele_simulator.processes.rolling import Roller
-from stele_simulator.processes.routed import RouterMachine
+from stele_simulator.processes.router_clients import RouterMachine
 from stele_simulator.processes.silences import Silences
+from stele_simulator.processes.stale_leaders import StaleLeaders
+from stele_simulator.processes.step_faults import StepFaults
 from stele_simulator.processes.stores import StoreWitness
 from stele_simulator.processes.streams import StreamWitness
-from stele_simulator.processes.swapped import Swaps
+from stele_simulator.processes.swapped_disks import Swaps
 from stele_simulator.processes.tablet_rows import TabletRows
-from stele_simulator.processes.traps import Traps
-from stele_simulator.processes.truncated import TruncatedClient, TruncationWitness
+from stele_simulator.processes.truncation_checks import TruncatedClient, TruncationWitness
 from stele_simulator.processes.watches import Watch
 from stele_simulator.processes.web import Web, WebTransport
 from stele_simulator.processes.witness import Witness
@@ -151,14 +151,21 @@ class World:
             ColumnClient(f"columns{i + 1}", self, table)
             for i, table in enumerate(2 * COLUMNS_TABLES if scenario.columns else ())
         ]
-        self.backups, self.answers = BackupWitness(self), AnswerWitness(self)
+        self.backups, self.read_availability = BackupWitness(self), ReadAvailability(self)
         self._make_callers(scenario)
-        self.traps, self.late, self.rivals = Traps(self), Late(self), Rivals(self)
-        self.swaps, self.old_ends = Swaps(self), OldEnds(self)
-        self.older, self.silences = OlderCopies(self), Silences(self)
-        self.topic.old_ends = self.old_ends
-        self.deafness, self.latecomer = Deafness("deafness", self), Latecomer("latecomer", self)
-        self.web.late_us = self.late.delay_us
+        self.step_faults, self.delayed_requests, self.rivals = (
+            StepFaults(self),
+            DelayedRequests(self),
+            Rivals(self),
+        )
+        self.swaps, self.stale_leaders = Swaps(self), StaleLeaders(self)
+        self.older_disk_copies, self.silences = OlderCopies(self), Silences(self)
+        self.topic.stale_leaders = self.stale_leaders
+        self.delayed_fetches, self.expired_ids = (
+            DelayedFetches("deafness", self),
+            ExpiredIdClient("latecomer", self),
+        )
+        self.web.late_us = self.delayed_requests.delay_us
         self.faults = self._ages_ending = 0
         self.checks = 0
         """Number of facts that were compared with a rule."""
@@ -226,7 +233,7 @@ class World:
         for asker in (*self.agreement_clients, *self.consumers):
             asker.start()
         if self.scenario.memory.is_short:
-            self.latecomer.start()
+            self.expired_ids.start()
         for client in (*self.clients, *self.truncated_clients, *self.column_clients):
             client.start()
         for watch in self.watches:
@@ -343,7 +350,7 @@ class World:
         """Cut the connections from the first to the second process of each pair for this time."""
         cut, until_us = frozenset(pairs), self.kernel.now_us + us(seconds)
         for name in sorted({name for pair in cut for name in pair}):
-            self.answers.cuts(name, until_us)
+            self.read_availability.cuts(name, until_us)
         self.network.cut(key, cut)
         self.kernel.at(until_us, None, self.network.mend, key)
 
@@ -374,12 +381,12 @@ class World:
         """No fault from now on: all machines are on, and reach each other."""
         self.network.mend_all()
         self.network.weather = FINE
-        self.traps.leave()
+        self.step_faults.leave()
         self.rivals.leave()
-        self.late.end()
-        self.old_ends.end()
+        self.delayed_requests.end()
+        self.stale_leaders.end()
         self.swaps.end()
-        self.older.end()
+        self.older_disk_copies.end()
         for machine in self.victims.values():
             machine.paused_until_us = min(machine.paused_until_us, self.kernel.now_us)
             machine.is_off = False

@@ -27,7 +27,7 @@ def join(story: Story, nodes: str) -> None:
     """Nodes start and ask to join, with these tokens (rack, shards)."""
     for node in nodes.split():
         command = join_of(node)
-        story.stage.add_node(command.node_id, command)
+        story.world.add_node(command.node_id, command)
 
 
 @sentence(r"leave (\S+)", "leave X")
@@ -49,7 +49,7 @@ def replace(story: Story, dead: str, name: str) -> None:
         rack="r1" if row is None else row.rack,
         host_id=f"host-{name}",
     )
-    story.stage.add_node(name, command)
+    story.world.add_node(name, command)
     story.newcomers[dead] = story.newcomers[name] = name
 
 
@@ -62,7 +62,7 @@ def remove(story: Story, name: str) -> None:
 @sentence(r"remove (\S+) with force", "remove X with force")
 def remove_with_force(story: Story, name: str) -> None:
     """The same, and what only that node has is given up."""
-    story.stage.give_up()  # the witness of stores goes by who has what, not by who must
+    story.world.give_up()  # the witness of stores goes by who has what, not by who must
     story.declare(name, commands.Remove(node_id=name, force=True))
 
 
@@ -94,7 +94,7 @@ def cleanup(story: Story, name: str | None) -> None:
 @sentence(r"cancel (\S+)", "cancel X")
 def cancel(story: Story, name: str) -> None:
     """That the newest request that goes by the name is not done."""
-    story.stage.request(commands.Cancel(story.request_of(name)))
+    story.world.request(commands.Cancel(story.request_of(name)))
 
 
 # -- keyspaces and tables
@@ -103,7 +103,7 @@ def cancel(story: Story, name: str) -> None:
 @sentence(r"keyspace (\S+) rf (\d+)", "keyspace k rf 1")
 def create_keyspace(story: Story, name: str, rf: str) -> None:
     """A new one."""
-    story.stage.request(commands.CreateKeyspace(name, {DC: int(rf)}))
+    story.world.request(commands.CreateKeyspace(name, {DC: int(rf)}))
 
 
 @sentence(r"keyspace (\S+) rf (\d+) with (\d+) tablets", "keyspace m rf 2 with 4 tablets")
@@ -112,14 +112,14 @@ def create_keyspace_with_tablets(story: Story, name: str, rf: str, tablets: str)
     created = commands.CreateKeyspace(
         name, {DC: int(rf)}, tablets=True, initial_tablets=int(tablets)
     )
-    story.stage.request(created)
+    story.world.request(created)
     story.run_until(lambda: name in story.image.schema.ids, lambda: "there is no such keyspace")
 
 
 @sentence(r"table (\S+)(?: with (\S+))?", "table m.t", "table m.u with m.t")
 def create_table(story: Story, name: str, base: str | None) -> None:
     """A new one, co-located with another; runs until it is there."""
-    story.stage.request(commands.CreateTable(name, colocated_with=base or ""))
+    story.world.request(commands.CreateTable(name, colocated_with=base or ""))
     story.run_until(lambda: name in story.image.schema.table_ids, lambda: "there is no such table")
 
 
@@ -148,19 +148,19 @@ def truncate(story: Story, name: str) -> None:
 @sentence(r"schema", "schema")
 def alter_schema(story: Story) -> None:
     """The CQL statements under it, in one batch; runs until the answer."""
-    outcomes = story.stage.admin.outcomes
+    outcomes = story.world.admin.outcomes
     count = len(outcomes)
-    story.stage.request(commands.AlterSchema(parse_cql(" ".join(story.line.table))))
+    story.world.request(commands.AlterSchema(parse_cql(" ".join(story.line.table))))
     story.run_until(lambda: len(outcomes) > count, lambda: "no answer yet")
 
 
 @sentence(r"schema at once", "schema at once")
 def alter_schema_at_once(story: Story) -> None:
     """Each line under it is a batch of its own. All are sent at the same moment; runs until all answers."""
-    outcomes = story.stage.admin.outcomes
+    outcomes = story.world.admin.outcomes
     count = len(outcomes) + len(story.line.table)
     for line in story.line.table:
-        story.stage.request(commands.AlterSchema(parse_cql(line)))
+        story.world.request(commands.AlterSchema(parse_cql(line)))
     story.run_until(lambda: len(outcomes) >= count, lambda: "no answer yet")
 
 
@@ -218,14 +218,14 @@ def switch_balancing_off(story: Story, name: str, seconds: str | None) -> None:
     """That no balancer moves tablets of the table, or of any; for so many seconds, or until it is on."""
     until_ms = 0
     if seconds is not None:
-        until_ms = story.stage.admin.clock.wall_ms() + round(1000 * float(seconds))
-    story.stage.request(commands.SwitchBalancingOff(everything(name), until_ms))
+        until_ms = story.world.admin.clock.wall_ms() + round(1000 * float(seconds))
+    story.world.request(commands.SwitchBalancingOff(everything(name), until_ms))
 
 
 @sentence(r"balancing on (\S+)", "balancing on m.t", "balancing on everything")
 def switch_balancing_on(story: Story, name: str) -> None:
     """That one does again."""
-    story.stage.request(commands.SwitchBalancingOn(everything(name)))
+    story.world.request(commands.SwitchBalancingOn(everything(name)))
 
 
 # -- snapshots of tables
@@ -243,14 +243,14 @@ def snapshot(story: Story, table: str, tag: str, seconds: str | None) -> None:
 @sentence(r"restore (\S+) from (\S+)", "restore m.t from tag")
 def restore(story: Story, table: str, tag: str) -> None:
     """That the table has what the snapshot has; goes by `m.t/restore`."""
-    story.stage.restored.add(table)
+    story.world.restored.add(table)
     story.ask(f"{table}/restore", commands.RestoreTable(name=table, snapshot=tag))
 
 
 @sentence(r"delete snapshot (\S+)", "delete snapshot tag")
 def delete_snapshot(story: Story, tag: str) -> None:
     """Delete the snapshot."""
-    story.stage.request(commands.DeleteTableSnapshot(tag))
+    story.world.request(commands.DeleteTableSnapshot(tag))
 
 
 # -- the whole cluster
@@ -293,14 +293,14 @@ def single_user(story: Story, actor: str) -> None:
 
 
 def _restrict(story: Story, mode: CommitMode, actor: str = "") -> None:
-    story.stage.request(commands.RestrictCommits(mode=mode, actor=actor))
+    story.world.request(commands.RestrictCommits(mode=mode, actor=actor))
     story.run_until(lambda: story.image.commits.mode is mode, lambda: story.image.commits.mode)
 
 
 @sentence(r"set (\w+) to (\w+)", "set on_unresponsive to undo")
 def set_setting(story: Story, name: str, value: str) -> None:
     """A setting of the log; runs until it is so."""
-    story.stage.request(commands.SetSetting(name, value))
+    story.world.request(commands.SetSetting(name, value))
 
     def found() -> str:
         return story.image.features.settings.get(name, "")
@@ -317,4 +317,4 @@ def enable_feature(story: Story) -> None:
 @sentence(r"forget (\w+)", "forget w1")
 def forget(story: Story, name: str) -> None:
     """By the command that comes with the newer release, that the log forgets a service."""
-    story.stage.request(NewCommand(service_of(story.image, name)))
+    story.world.request(NewCommand(service_of(story.image, name)))

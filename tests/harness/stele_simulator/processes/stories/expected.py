@@ -10,9 +10,9 @@ from stele.domain.facts import Epoch
 from stele.domain.image import Image
 from stele.domain.ring.ranges import MIN_TOKEN, Range, RangeReplicas, contains
 from stele_simulator.messages import Key, token_of_key
-from stele_simulator.processes.stage import DATA
 from stele_simulator.processes.stories.sentences import Room
 from stele_simulator.processes.stories.story import Story, states
+from stele_simulator.processes.story_world import DATA
 
 UNTOLD: Final = frozenset(
     {
@@ -37,7 +37,7 @@ def epochs(story: Story) -> None:
     """The table under it has the commands applied since the last `epochs`, and where a state may have changed
     the states of then: `advance -> write_both_read_old`.
     """
-    new = story.stage.epochs()[story.epochs_told :]
+    new = story.world.epochs()[story.epochs_told :]
     story.epochs_told += len(new)
     found = tuple(_epoch_text(image, epoch) for epoch, image in new if epoch.command not in UNTOLD)
     assert found == story.line.table, f"the epochs are {', '.join(found)}"
@@ -95,7 +95,7 @@ def expect_clean(story: Story) -> None:
 
     def dirty() -> list[str]:
         nodes = story.image.membership.normal().items()
-        return [n for n, node in nodes if node.cleanup_since and n not in story.stage.gone]
+        return [n for n, node in nodes if node.cleanup_since and n not in story.world.gone]
 
     story.run_until(lambda: not dirty(), lambda: f"{dirty()} do")
 
@@ -117,7 +117,7 @@ def ended_because(story: Story, name: str, text: str) -> None:
 def refused(story: Story, code: str, other: str | None) -> None:
     """Runs until all that was asked has an answer; the newest rejection is this, or one of these two."""
     # the order of answers to concurrent requests is random
-    admin = story.stage.admin
+    admin = story.world.admin
     story.run_until(lambda: not admin.waiting, lambda: "no answer yet")
     codes = [outcome.rejection.code for outcome in admin.outcomes if outcome.rejection]
     newest = codes[-1] if codes else "nothing"
@@ -127,14 +127,14 @@ def refused(story: Story, code: str, other: str | None) -> None:
 @sentence(r"applied", "applied")
 def applied(story: Story) -> None:
     """The newest request that was answered was applied."""
-    refused = story.stage.admin.outcomes[-1].rejection
+    refused = story.world.admin.outcomes[-1].rejection
     assert refused is None, f"it was refused: {refused}"
 
 
 @sentence(r"it names (.+)", "it names A, coordinator/c1")
 def it_names(story: Story, who: str) -> None:
     """Compare the nodes that lack the feature by the newest rejection."""
-    refusals = filter(None, (outcome.rejection for outcome in story.stage.admin.outcomes))
+    refusals = filter(None, (outcome.rejection for outcome in story.world.admin.outcomes))
     newest = [*refusals][-1].details
     named = [name for name in f"{newest['nodes']},{newest['services']}".split(",") if name]
     assert ", ".join(named) == who, f"it names {', '.join(named)}"
@@ -145,7 +145,7 @@ def expect_no_agreement(story: Story, seconds: str) -> None:
     """Runs so many seconds: no guard answers that all members have applied the newest epoch of now."""
     asked = story.image.epoch
     story.run(float(seconds))
-    assert story.stage.agreement.newest < asked, "all agree"
+    assert story.world.agreement.newest < asked, "all agree"
 
 
 @sentence(r"expect an answer through (\w+)", "expect an answer through X")
@@ -241,7 +241,7 @@ def expect_keeps(story: Story, name: str, what: str) -> None:
     """Runs until the node's disk has one of a table, or none."""
 
     def kept() -> list[str]:
-        return story.stage.backup_files(name)
+        return story.world.backup_files(name)
 
     story.run_until(lambda: bool(kept()) == (what == "a snapshot"), lambda: f"it has {len(kept())}")
 

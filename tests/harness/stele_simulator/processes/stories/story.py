@@ -1,4 +1,4 @@
-"""A stage for sentences, and their shared state: names and previous requests."""
+"""The state that the sentences of a story share: names and previous requests."""
 
 from collections.abc import Callable
 from typing import Final
@@ -13,8 +13,8 @@ from stele_simulator.kernel import us
 from stele_simulator.messages import Key, token_of_key
 from stele_simulator.processes.data import DC
 from stele_simulator.processes.members import CLUSTER
-from stele_simulator.processes.stage import Stage, StoryClient
-from stele_simulator.processes.traps import IDLE
+from stele_simulator.processes.step_faults import IDLE
+from stele_simulator.processes.story_world import StoryClient, StoryWorld
 
 LIMIT_S: Final = 200.0
 """Virtual seconds that an ``until`` waits."""
@@ -34,10 +34,10 @@ class Line(msgspec.Struct, frozen=True):
 
 
 class Story:
-    """The state of a story on its stage."""
+    """The state of a story on its world."""
 
-    def __init__(self, stage: Stage) -> None:
-        self.stage = stage
+    def __init__(self, world: StoryWorld) -> None:
+        self.world = world
         self.line = Line(0, "", ())
         """The one that is played."""
         self.epochs_told = 0
@@ -53,17 +53,17 @@ class Story:
 
     @property
     def image(self) -> Image:
-        return self.stage.witness.image
+        return self.world.witness.image
 
     # -- requests
 
     def ask(self, name: str, command: commands.AnyCommand) -> None:
         """The request goes by the name."""
-        self._asked[name] = self.stage.request(command)
+        self._asked[name] = self.world.request(command)
 
     def declare(self, name: str, command: commands.Remove | commands.Exclude) -> None:
         """Return the same for a command that declares the node of this name dead."""
-        self._asked[name] = self.stage.declare(command, name)
+        self._asked[name] = self.world.declare(command, name)
 
     def request_of(self, name: str) -> str:
         """Return the id of the newest request of this name, or of the node's join."""
@@ -76,23 +76,23 @@ class Story:
     # -- time
 
     def run(self, seconds: float) -> None:
-        self.stage.run_until(self.stage.kernel.now_us + us(seconds))
+        self.world.run_until(self.world.kernel.now_us + us(seconds))
 
     def run_until(self, holds: Callable[[], bool], found: Callable[[], str]) -> None:
         """Raises AssertionError with what was found instead."""
-        deadline_us = self.stage.kernel.now_us + us(LIMIT_S)
+        deadline_us = self.world.kernel.now_us + us(LIMIT_S)
         while not holds():
-            assert self.stage.kernel.now_us < deadline_us, f"after {LIMIT_S:g} s: {found()}"
-            self.stage.run_until(self.stage.kernel.now_us + STEP_US)
+            assert self.world.kernel.now_us < deadline_us, f"after {LIMIT_S:g} s: {found()}"
+            self.world.run_until(self.world.kernel.now_us + STEP_US)
 
     # -- rows
 
     def cells(self, name: str) -> dict[Key, int]:
         """The timestamps of what is on the disk of a node, by partition."""
-        return self.stage.stores.timestamps(self.stage.node(name))
+        return self.world.stores.timestamps(self.world.node(name))
 
     def acknowledged_of(self, data_id: str) -> dict[Key, int]:
-        acknowledged = self.stage.stores.acknowledged(data_id)
+        acknowledged = self.world.stores.acknowledged(data_id)
         return {(data_id, key.decode()): at for key, at in acknowledged.items()}
 
     def acknowledged(self, table: str, tablet: str = "") -> dict[Key, int]:

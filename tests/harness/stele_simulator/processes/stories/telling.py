@@ -9,14 +9,14 @@ import msgspec
 from stele.agent import cleanup
 from stele.node import replica
 from stele_simulator.processes.interposed import Current, interposed
+from stele_simulator.processes.memoization import remember
 from stele_simulator.processes.releases import bring
-from stele_simulator.processes.remembered import remember
 from stele_simulator.processes.run import Nobody, seldom_collected
-from stele_simulator.processes.stage import Stage
 from stele_simulator.processes.stores import watch
 from stele_simulator.processes.stories import asked, expected, happens, waited
 from stele_simulator.processes.stories.sentences import Room
 from stele_simulator.processes.stories.story import Line, Story, StoryError
+from stele_simulator.processes.story_world import StoryWorld
 
 BATCH_ROWS: Final = 2
 """Pages have a row each, so that streams last."""
@@ -28,7 +28,7 @@ ROOMS: Final[tuple[Room, ...]] = (
 )
 
 
-def tell(path: Path, seed: int = 0, show: Callable[[str], None] | None = None) -> Stage:
+def tell(path: Path, seed: int = 0, show: Callable[[str], None] | None = None) -> StoryWorld:
     """Play a story and check all invariants on the way. Raises StoryError or Violation."""
     current = Current(Nobody(seed))
     with seldom_collected(), interposed(current, f"story/{seed}") as patch:
@@ -36,22 +36,22 @@ def tell(path: Path, seed: int = 0, show: Callable[[str], None] | None = None) -
         bring(patch)
         patch.attribute(replica, "MAX_PAGE_BYTES", 1)
         patch.attribute(cleanup, "BATCH_ROWS", BATCH_ROWS)
-        stage = Stage(seed, current, keep_trace=show is not None)
-        watch(patch, stage, lambda: current.who)
-        story = Story(stage)
+        world = StoryWorld(seed, current, keep_trace=show is not None)
+        watch(patch, world, lambda: current.who)
+        story = Story(world)
         try:
             for line in read_lines(path.read_text()):
                 try:
                     play(story, line)
                 except (AssertionError, StoryError) as error:
                     raise StoryError(f"{path.name}:{line.number}: {line.text}: {error}") from error
-            stage.come_to_rest()
+            world.converge()
         finally:
             if show is not None:
-                for text in stage.lines:
+                for text in world.lines:
                     show(text)
-            stage.end()
-    return stage
+            world.end()
+    return world
 
 
 def play(story: Story, line: Line) -> None:

@@ -61,7 +61,7 @@ def until_waits(story: Story, name: str) -> None:
     """The coordinator says that it misses X."""
 
     def missed() -> set[str]:
-        waits = story.stage.told_by_coordinator()
+        waits = story.world.told_by_coordinator()
         return {blocker.node_id for wait in waits for blocker in wait.blockers}
 
     story.run_until(lambda: name in missed(), lambda: f"it waits for {sorted(missed())}")
@@ -70,7 +70,7 @@ def until_waits(story: Story, name: str) -> None:
 @sentence(r"until all agree on the schema", "until all agree on the schema")
 def until_agreed(story: Story) -> None:
     """A guard answers that all live members have applied the newest epoch."""
-    witness = story.stage.agreement
+    witness = story.world.agreement
     asked = story.image.epoch
     story.run_until(lambda: witness.newest >= asked, lambda: f"they agree on {witness.newest}")
 
@@ -78,7 +78,7 @@ def until_agreed(story: Story) -> None:
 @sentence(r"until the log knows the release of (\w+)", "until the log knows the release of X")
 def until_known(story: Story, name: str) -> None:
     """Wait until the installed release has announced itself."""
-    machine = story.stage.machines[name]
+    machine = story.world.machines[name]
 
     def is_known() -> bool:
         return (FEATURE in features_of(story.image, name)) == is_new(machine.installed)
@@ -89,16 +89,16 @@ def until_known(story: Story, name: str) -> None:
 @sentence(r"until the feature is enabled", "until the feature is enabled")
 def until_enabled(story: Story) -> None:
     """The log says that all may use what the older release lacks."""
-    enabled = story.stage.releases.is_enabled
-    story.run_until(enabled, lambda: str(story.stage.told_by_coordinator()))
+    enabled = story.world.releases.is_enabled
+    story.run_until(enabled, lambda: str(story.world.told_by_coordinator()))
 
 
 @sentence(r"until (\w+) has stopped", "until X has stopped")
 def until_stopped(story: Story, name: str) -> None:
     """It says that it lacks the feature, and reads no more."""
-    machine = story.stage.machines[name]
+    machine = story.world.machines[name]
     story.run_until(
-        partial(story.stage.releases.has_stopped, machine),
+        partial(story.world.releases.has_stopped, machine),
         lambda: str(machine.failure or machine.ended_by or "it goes on"),
     )
 

@@ -29,7 +29,7 @@ class Asked:
         self.at_us = at_us
 
 
-class AnswerWitness:
+class ReadAvailability:
     """Records each read of the state when it reaches a metadata-log, and its answer."""
 
     def __init__(self, world: "World") -> None:
@@ -101,7 +101,7 @@ class AnswerWitness:
             machine.paused_until_us,
             machine.slow_until_us,
             self._cut_until_us.get(machine.name, 0),
-            self._world.old_ends.until_us(machine.name),
+            self._world.stale_leaders.until_us(machine.name),
             topic.down_until_us,
             topic.faulted_us,
             recoveries.begun_us,

@@ -34,9 +34,9 @@ from stele.runtime.http import HttpError, answer_http_error
 from stele.runtime.transport import Transport
 from stele_simulator.messages import KvOp, begun
 from stele_simulator.processes.data import AGAIN_S, KEYSPACE, some_key
+from stele_simulator.processes.embedded_store import COUNT_BYTES, Shelf
 from stele_simulator.processes.machine import Machine
 from stele_simulator.processes.releases import NEWER
-from stele_simulator.processes.shelf import COUNT_BYTES, Shelf
 from stele_simulator.processes.web import WebTransport
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from stele.domain.messages import Ack
 from stele_simulator.kernel import us
 from stele_simulator.processes.disk import Disk
 from stele_simulator.processes.members import NodeMachine
-from stele_simulator.processes.swapped import AGAIN_S, BEGINS_S, FIRST_S, may_be_swapped
+from stele_simulator.processes.swapped_disks import AGAIN_S, BEGINS_S, FIRST_S, may_be_swapped
 from stele_simulator.scenario import Action, seconds_within
 
 if TYPE_CHECKING:

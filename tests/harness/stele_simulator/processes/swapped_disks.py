@@ -74,7 +74,7 @@ class Swaps:
     def began(self, node: NodeMachine) -> None:
         """Its process has taken the folder for its own. Raises Violation."""
         self._world.demand(
-            node.mounted is None or self._world.older.has(node),
+            node.mounted is None or self._world.older_disk_copies.has(node),
             IDENTITY,
             f"{node.node_id} ends at once with another node's disk",
             "it goes on",

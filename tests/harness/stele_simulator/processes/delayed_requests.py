@@ -24,7 +24,7 @@ BESIDE_S: Final = 0.3
 """After it has become bad the tablet that clients ask for most is to move."""
 
 
-def make_late(random: Random, nodes: int, length_s: float) -> list[Action]:
+def make_delayed_requests(random: Random, nodes: int, length_s: float) -> list[Action]:
     """Plan the nodes, times and durations of late requests."""
     if random.random() >= LATE_SHARE:
         return []
@@ -35,7 +35,7 @@ def make_late(random: Random, nodes: int, length_s: float) -> list[Action]:
     return found
 
 
-class Late:
+class DelayedRequests:
     """Chooses late requests with its own random stream."""
 
     def __init__(self, world: "World") -> None:

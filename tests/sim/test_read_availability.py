@@ -7,15 +7,15 @@ import pytest
 from stele.domain.commands import SetSetting
 from stele.domain.image import EMPTY, Image
 from stele_simulator.kernel import us
-from stele_simulator.processes.answers import LIMIT_S, OWED, SETTLED_S, STALLS
 from stele_simulator.processes.broker import BROKER, EPOCHS
 from stele_simulator.processes.callers import Caller
+from stele_simulator.processes.disaster import Disaster
 from stele_simulator.processes.interposed import Current, interposed
 from stele_simulator.processes.machine import Machine
-from stele_simulator.processes.making import Disaster
-from stele_simulator.processes.old_ends import OLD_END
+from stele_simulator.processes.read_availability import LIMIT_S, OWED, SETTLED_S, STALLS
 from stele_simulator.processes.records import ZERO
 from stele_simulator.processes.run import Nobody
+from stele_simulator.processes.stale_leaders import OLD_END
 from stele_simulator.processes.stores import watch
 from stele_simulator.processes.world import World
 from stele_simulator.scenario import Action
@@ -53,19 +53,19 @@ def _later(world: World, seconds: float) -> None:
 
 
 def _refused(world: World) -> None:
-    asked = world.answers.begins(world.logs[0])
-    world.answers.fails(asked, TimeoutError())
+    asked = world.read_availability.begins(world.logs[0])
+    world.read_availability.fails(asked, TimeoutError())
 
 
 def test_undisturbed_metadata_log_must_answer(world: World) -> None:
-    assert world.answers.owed > 0
+    assert world.read_availability.owed > 0
     with pytest.raises(Violation, match="answers a read of") as raised:
         _refused(world)
     assert raised.value.invariant == OWED
 
 
 def test_missing_answer_is_a_violation(world: World) -> None:
-    world.answers.begins(world.logs[0])
+    world.read_availability.begins(world.logs[0])
     with pytest.raises(Violation, match="it has not: nothing"):
         _later(world, LIMIT_S + 5)
 
@@ -80,17 +80,17 @@ def test_metadata_log_disturbed_just_before_may_fail(
 
 
 def test_metadata_log_disturbed_meanwhile_may_fail(world: World) -> None:
-    asked = world.answers.begins(world.logs[0])
+    asked = world.read_availability.begins(world.logs[0])
     world.logs[0].pause(1.0)
-    world.answers.fails(asked, TimeoutError())
+    world.read_availability.fails(asked, TimeoutError())
 
 
 def test_metadata_log_killed_meanwhile_may_fail(world: World) -> None:
-    world.answers.begins(world.logs[0])
+    world.read_availability.begins(world.logs[0])
     world.logs[0].crash()
     world.logs[0].boot()
     _later(world, LIMIT_S + 1)
-    world.answers.look()
+    world.read_availability.look()
 
 
 def test_metadata_log_disturbed_long_ago_must_answer(world: World) -> None:
@@ -108,12 +108,12 @@ def test_faults_of_other_processes_are_no_excuse(world: World) -> None:
 
 
 def test_metadata_log_that_loses_records_in_a_row_may_fail(world: World) -> None:
-    asked = world.answers.begins(world.logs[0])
+    asked = world.read_availability.begins(world.logs[0])
     for _ in range(STALLS):
         for _ in range(5):
-            world.answers.appends_late("w1")
+            world.read_availability.appends_late("w1")
         _later(world, 2.0)
-    world.answers.fails(asked, TimeoutError())
+    world.read_availability.fails(asked, TimeoutError())
     _later(world, 5.0)
     with pytest.raises(Violation, match="answers a read of"):
         _refused(world)
@@ -145,7 +145,7 @@ def test_old_end_hides_epochs_only_from_reads_at_barrier(world: World) -> None:
     while world.topic.high > high:  # nothing is in flight
         high = world.topic.high
         _later(world, 0.3)
-    world.old_ends.begin(Action(world.kernel.now_s, OLD_END, "", 6.0, 0, "w1"))
+    world.stale_leaders.begin(Action(world.kernel.now_s, OLD_END, "", 6.0, 0, "w1"))
     old = witness.epoch_of(witness.head)
     world.cut(1, {(EPOCHS, "w1")}, 3.0)
     caller = Caller("k", world)

@@ -27,15 +27,15 @@ from stele_simulator.processes.balancing import BalancerMachine
 from stele_simulator.processes.callers import Caller
 from stele_simulator.processes.changes import Consumer
 from stele_simulator.processes.columns import ColumnClient
+from stele_simulator.processes.convergence import check_observations, late_consumers, unread_rows
 from stele_simulator.processes.data import OK, DataClient
+from stele_simulator.processes.disaster import Disaster
 from stele_simulator.processes.guards import GuardMachine
 from stele_simulator.processes.interposed import Current
 from stele_simulator.processes.machine import Machine
-from stele_simulator.processes.making import Disaster
 from stele_simulator.processes.members import FOLDER, NodeMachine
-from stele_simulator.processes.rest import check_observations, late_consumers, unread_rows
-from stele_simulator.processes.stage_checks import check_acknowledged_rows
-from stele_simulator.processes.traps import IDLE, states_entered
+from stele_simulator.processes.step_faults import IDLE, states_entered
+from stele_simulator.processes.story_checks import check_acknowledged_rows
 from stele_simulator.processes.world import World
 
 DATA: Final = "data"
@@ -122,9 +122,9 @@ class Admin(Caller):
 class StoryClient(DataClient):
     """Writes, and reads where it may ask any node. ``node_name`` is the only one that it knows; empty: all."""
 
-    def __init__(self, name: str, world: "Stage", written: str, node_name: str = "") -> None:
+    def __init__(self, name: str, world: "StoryWorld", written: str, node_name: str = "") -> None:
         super().__init__(name, world)
-        self.stage = world
+        self.story_world = world
         self.written = written
         """A keyspace or a table; empty: whatever tables there are."""
         self.node_name = node_name
@@ -142,7 +142,7 @@ class StoryClient(DataClient):
             if not names:
                 continue
             name = self.chance.choice(names)
-            self.stage.written.add(name)
+            self.story_world.written.add(name)
             key = f"{name}/key{self.chance.randrange(KEYS)}"
             if self.node_name or self.chance.random() < 0.5:
                 self.tries += 1
@@ -156,7 +156,7 @@ class StoryClient(DataClient):
         status, content = await super()._call(node, key, body)
         if status == OK and body is not None:
             truncations.written(body)
-        elif status == OK and key.rpartition("/")[0] not in self.stage.restored:
+        elif status == OK and key.rpartition("/")[0] not in self.story_world.restored:
             truncations.read(key.rpartition("/")[0], content, began_us)
         return status, content
 
@@ -166,13 +166,13 @@ class StoryClient(DataClient):
     def _begun(self, key: str, value: str | None) -> KvOp:
         """Return the beginning of the data that has the name now."""
         name, _, rest = key.rpartition("/")
-        return super()._begun(f"{self.stage.data_id(name)}/{rest}", value)
+        return super()._begun(f"{self.story_world.data_id(name)}/{rest}", value)
 
     def _counts(self, pending: KvOp) -> bool:
-        return not self.stage.is_new_or_gone(pending.key.partition("/")[0])
+        return not self.story_world.is_new_or_gone(pending.key.partition("/")[0])
 
 
-class Stage(World):
+class StoryWorld(World):
     """Everything in a story. Make and run it inside ``interposed``."""
 
     def __init__(self, seed: int, current: Current, *, keep_trace: bool = False) -> None:
@@ -413,9 +413,9 @@ class Stage(World):
         for strike in due:
             self.kernel.at(self.kernel.now_us, None, strike)
 
-    # -- the way to rest
+    # -- convergence at the end
 
-    def come_to_rest(self) -> None:
+    def converge(self) -> None:
         """Raises Violation."""
         self._ambushes = []
         self._forget_who_is_out()

@@ -61,7 +61,7 @@ _FIRST_KEY: Final = -1_000_000_000
 """Other cuts count up from 0, or down from it by milliseconds."""
 
 
-def make_traps(random: Random, length_s: float, *, tablets: bool) -> list[Action]:
+def make_step_faults(random: Random, length_s: float, *, tablets: bool) -> list[Action]:
     """``text`` is the state, ``number`` chooses among several, and whether a step's time passes before."""
     if random.random() >= TRAPS_SHARE:
         return []
@@ -100,7 +100,7 @@ def states_entered(before: Image, after: Image) -> Iterator[tuple[str, Transitio
             yield IDLE, transition
 
 
-class Traps:
+class StepFaults:
     """Traps that have not been triggered."""
 
     def __init__(self, world: "World") -> None:

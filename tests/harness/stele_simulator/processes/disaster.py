@@ -7,17 +7,17 @@ from typing import Final
 import msgspec
 
 from stele_simulator.network import Weather
-from stele_simulator.processes.deaf import make_deaf
-from stele_simulator.processes.large import Records, make_records
-from stele_simulator.processes.late import BESIDE_S as BESIDE_LATE_S
-from stele_simulator.processes.late import LATE, make_late
-from stele_simulator.processes.old_ends import make_old_ends
-from stele_simulator.processes.old_ids import Memory, make_memory
-from stele_simulator.processes.older import make_older
+from stele_simulator.processes.delayed_fetches import make_delayed_fetches
+from stele_simulator.processes.delayed_requests import BESIDE_S as BESIDE_LATE_S
+from stele_simulator.processes.delayed_requests import LATE, make_delayed_requests
+from stele_simulator.processes.expired_ids import Memory, make_memory
+from stele_simulator.processes.large_records import Records, make_records
+from stele_simulator.processes.older_disk_copies import make_older
 from stele_simulator.processes.releases import make_upgrades
-from stele_simulator.processes.rivals import make_rivals
-from stele_simulator.processes.swapped import make_swapped
-from stele_simulator.processes.traps import late_to_truncate, make_traps
+from stele_simulator.processes.rival_coordinators import make_rivals
+from stele_simulator.processes.stale_leaders import make_old_ends
+from stele_simulator.processes.step_faults import late_to_truncate, make_step_faults
+from stele_simulator.processes.swapped_disks import make_swapped
 from stele_simulator.scenario import Action, ClockError, seconds_within, times
 
 WEATHER: Final = Weather(
@@ -333,11 +333,11 @@ def make_disaster(seed: int) -> Disaster:
     base = msgspec.structs.replace(base, rounds=rounds)
     actions = _faults(Random(f"faults/{seed}"), base)
     actions += _of_nodes(Random(f"nodes/{seed}"), base)
-    actions += make_traps(Random(f"traps/{seed}"), base.length_s, tablets=bool(base.tablets))
-    actions += make_deaf(Random(f"deaf/{seed}"), base.logs, base.length_s)
+    actions += make_step_faults(Random(f"traps/{seed}"), base.length_s, tablets=bool(base.tablets))
+    actions += make_delayed_fetches(Random(f"deaf/{seed}"), base.logs, base.length_s)
     actions += make_rivals(Random(f"rivals/{seed}"), base.coordinators, base.length_s)
     if base.asked:
-        actions += make_late(Random(f"late/{seed}"), base.nodes, base.length_s)
+        actions += make_delayed_requests(Random(f"late/{seed}"), base.nodes, base.length_s)
     actions += _full_disks(Random(f"full disks/{seed}"), base)
     actions += make_old_ends(Random(f"old ends/{seed}"), _upgraded(base), base.length_s)
     actions += make_swapped(Random(f"swapped/{seed}"), base.nodes, base.length_s)

@@ -40,7 +40,7 @@ def make_memory(random: Random) -> Memory:
     return Memory(random.choice((8, 16, 30)), random.choice((1, 2, 4, 10)))
 
 
-class Latecomer(Caller):
+class ExpiredIdClient(Caller):
     """Asks under ids of any time since the run began."""
 
     def __init__(self, name: str, world: "World") -> None:

@@ -36,7 +36,7 @@ _FIRST_KEY: Final = 1_000_000_000
 """Other cuts have lower ones."""
 
 
-def make_deaf(random: Random, logs: int, length_s: float) -> list[Action]:
+def make_delayed_fetches(random: Random, logs: int, length_s: float) -> list[Action]:
     """Plan the targets, times and durations. ``number`` is the length of a pause in milliseconds."""
     if random.random() >= DEAF_SHARE:
         return []
@@ -52,7 +52,7 @@ def make_deaf(random: Random, logs: int, length_s: float) -> list[Action]:
     return found
 
 
-class Deafness(Caller):
+class DelayedFetches(Caller):
     """Makes processes deaf, with a random stream for the commands in that time."""
 
     def __init__(self, name: str, world: "World") -> None:

@@ -65,7 +65,7 @@ class OldEnd(NamedTuple):
         return self.reading | self.looking
 
 
-class OldEnds:
+class StaleLeaders:
     """Outdated ends, current and past."""
 
     def __init__(self, world: "World") -> None:

@@ -61,7 +61,7 @@ class Rivals:
         world = self._world
         self.times += 1
         for machine in world.coordinators:
-            world.deafness.deafen(machine, seconds)
+            world.delayed_fetches.deafen(machine, seconds)
         world.kafka.group(flow_topic(CLUSTER, "coordinators")).share(us(seconds))
         world.trace(f"each coordinator is elected for {seconds} s")
 

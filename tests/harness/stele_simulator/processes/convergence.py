@@ -1,4 +1,4 @@
-"""The way to rest after the disasters, and what must be equal then."""
+"""The end of a run: faults end, requests finish, and all processes converge to the same state."""
 
 import io
 from collections.abc import Callable
@@ -41,7 +41,7 @@ REST: Final = "I10"
 FULL: Final = "I8"
 
 
-def come_to_rest(world: "World", operator: Operator) -> None:
+def converge(world: "World", operator: Operator) -> None:
     """Heal, wait until everybody has all, and compare. Raises Violation."""
     become_well(world, operator)
     world.run_until(world.kernel.now_us + us(LAST_CALLS_S))

@@ -17,9 +17,9 @@ from stele.domain.rules.schema import all_off
 from stele.domain.tablets.maps import row_of
 from stele.log.codec import decode_epoch, encode_epoch
 from stele_simulator.kernel import us
-from stele_simulator.processes import rest, run
+from stele_simulator.processes import convergence, run
 from stele_simulator.processes.data import DC, TABLE
-from stele_simulator.processes.making import DEAD, Disaster
+from stele_simulator.processes.disaster import DEAD, Disaster
 from stele_simulator.processes.members import NodeMachine
 from stele_simulator.processes.operator import Operator
 from stele_simulator.processes.records import ZERO
@@ -76,7 +76,7 @@ def test_operator_switches_balancing_on_if_the_cluster_is_stuck(
 
         _ask(world, commands.SwitchBalancingOff(""))
         _until(world, lambda: bool(off(world)), "balancing is switched off")
-        rest._until(world, Operator(world), off, "balancing is on")
+        convergence._until(world, Operator(world), off, "balancing is on")
 
     result = played(msgspec.structs.replace(QUIET, tablets=4), play)
     assert result.passed, result.failure
@@ -96,7 +96,7 @@ def _another_takes_its_place(world: World, dead: NodeMachine) -> None:
         is_done = row is not None and row.state is NodeState.NORMAL
         return "" if is_done and dead.node_id != dead.name else f"{dead.node_id}: {row}"
 
-    rest._until(world, Operator(world), left, "another node is in its place")
+    convergence._until(world, Operator(world), left, "another node is in its place")
     assert dead.replaces == dead.name
 
 
@@ -167,7 +167,7 @@ def test_dead_node_returns_if_its_replacement_is_rejected(
         def away(_: World) -> str:
             return "" if node.node_id == node.name and node.is_up else node.node_id
 
-        rest._until(world, Operator(world), away, "who was there before is there again")
+        convergence._until(world, Operator(world), away, "who was there before is there again")
 
     result = played(msgspec.structs.replace(QUIET, members=3), play)
     assert result.passed, result.failure
@@ -220,7 +220,9 @@ def test_dead_nodes_are_removed_while_a_restore_waits_for_their_tablets(
         for node in dead:
             node.is_off = False
             node.boot()
-        rest._until(world, Operator(world), rest._unfinished, "others are in their places")
+        convergence._until(
+            world, Operator(world), convergence._unfinished, "others are in their places"
+        )
         assert not {*holders} & witness.image.membership.normal().keys()
 
     cluster = msgspec.structs.replace(
@@ -241,8 +243,8 @@ def test_images_are_compared_once_all_have_the_newest_epoch(
         while world.witness.image.epoch == epoch:
             world.run_until(world.kernel.now_us + 100)
 
-    monkeypatch.setattr(rest, "_recall", one_more)
-    result = played(QUIET, lambda world: rest.come_to_rest(world, Operator(world)))
+    monkeypatch.setattr(convergence, "_recall", one_more)
+    result = played(QUIET, lambda world: convergence.converge(world, Operator(world)))
     assert result.passed, result.failure
 
 
@@ -301,8 +303,8 @@ def test_recovery_continues_without_the_disk_of_its_writer(
         operator, (writer, *others) = Operator(world), world.replicas
         world.callers_work = False
         world.run_until(us(10.0))
-        _until(world, lambda: not rest._unfinished(world), "no request is open")
-        _until(world, lambda: not rest._behind(world), "every replica has every epoch")
+        _until(world, lambda: not convergence._unfinished(world), "no request is open")
+        _until(world, lambda: not convergence._behind(world), "every replica has every epoch")
         for other in others:
             other.is_off = True
             other.crash()
@@ -321,7 +323,9 @@ def test_recovery_continues_without_the_disk_of_its_writer(
         for replica in world.replicas:
             replica.is_off = False
             replica.boot()
-        rest._until(world, operator, rest._unwell, "everybody reads the recovered log")
+        convergence._until(
+            world, operator, convergence._unwell, "everybody reads the recovered log"
+        )
         assert len(world.witness.recoveries.asked) == 2
         assert head in world.witness.line(world.witness.head)
 
@@ -367,7 +371,7 @@ def test_refusal_to_serve_is_checked_against_the_log_of_its_time(
         for ended_at in (ZERO, world.witness.head):
             node.crash()
             node.is_refused, node.ended_at = True, ended_at
-            rest._accept_losses(world)
+            convergence._accept_losses(world)
             assert node.alive and not node.accept
             started.append(ended_at)
 
