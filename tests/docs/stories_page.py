@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from stele_simulator.processes.stories.telling import ROOMS
+from stele_simulator.processes.stories.player import SENTENCE_GROUPS
 from tests.docs.pages import REPOSITORY, with_generated_part
 
 PAGE = REPOSITORY / "docs" / "internals" / "stories.md"
 
 
 def sections() -> Iterator[str]:
-    for room in ROOMS:
-        yield f"### {room.title}\n\n{room.text}\n\n| sentence | |\n|---|---|\n"
-        for sentence in room.sentences:
+    for group in SENTENCE_GROUPS:
+        yield f"### {group.title}\n\n{group.text}\n\n| sentence | |\n|---|---|\n"
+        for sentence in group.sentences:
             shown = "<br>".join(f"`{each}`" for each in sentence.shown)
             yield f"| {shown} | {sentence.help} |\n"
         yield "\n"

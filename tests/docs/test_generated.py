@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from stele_simulator.processes.stories.telling import tell
+from stele_simulator.processes.stories.player import play_story
 from tests.docs.errors_page import errors
 from tests.docs.pages import REPOSITORY, blocks
 
@@ -37,7 +37,7 @@ def test_story_on_the_page_passes(tmp_path: Path) -> None:
     [story] = [block for block in blocks("docs/internals/stories.md") if block.language == "text"]
     path = tmp_path / "shown.txt"
     path.write_text("\n".join(story.lines))
-    tell(path)
+    play_story(path)
 
 
 def test_monitoring_page_lists_every_alert() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from stele_simulator.processes.stories.telling import tell
+from stele_simulator.processes.stories.player import play_story
 
 pytestmark = pytest.mark.slow
 
@@ -35,7 +35,7 @@ DEAD_CASES = [(asked, state) for asked, states in DEAD.items() for state in stat
 def _tell(directory: Path, *lines: str, rf: str) -> None:
     story = directory / "story.txt"
     story.write_text(BEGIN.format(rf=rf) + "\n".join(lines) + "\n")
-    tell(story)
+    play_story(story)
 
 
 @pytest.mark.parametrize(("asked", "state", "rf"), CASES)

@@ -15,8 +15,8 @@ from stele_simulator.patching import Patch
 from stele_simulator.planting import RUN, STORY
 from stele_simulator.processes.disaster import Disaster
 from stele_simulator.processes.run import run_disaster_scenario
+from stele_simulator.processes.stories.player import play_story
 from stele_simulator.processes.stories.story import StoryError
-from stele_simulator.processes.stories.telling import tell
 from stele_simulator.violation import Violation
 from tests.sim.record import read_record
 
@@ -68,7 +68,7 @@ def test_planted_bug_is_found_by_a_story(name: str) -> None:
     known = FOUND[name]
     with Patch() as patch, pytest.raises((StoryError, Violation)) as raised:
         PLANTED[name].plant(patch)
-        tell(STORIES / f"{known['story']}.txt")
+        play_story(STORIES / f"{known['story']}.txt")
     if "invariant" in known:
         assert isinstance(raised.value, Violation)
         assert raised.value.invariant == known["invariant"]

@@ -217,13 +217,13 @@ def _content(path: Path) -> bytes:
 
 
 def _tell(path: Path, *, trace: bool, html: bool) -> int:
+    from stele_simulator.processes.stories.player import play_story
     from stele_simulator.processes.stories.story import StoryError
-    from stele_simulator.processes.stories.telling import tell
     from stele_simulator.violation import Violation
 
     lines, why, epochs = list[str](), "", 0
     try:
-        world = tell(path, show=lines.append if trace or html else None)
+        world = play_story(path, show=lines.append if trace or html else None)
         epochs = world.witness.image.epoch
     except (StoryError, Violation) as error:
         why = str(error)

@@ -1,4 +1,4 @@
 """Stories: scenarios as text, with the epochs and placements that must follow.
 
-``telling`` reads and plays them; ``asked``, ``happens``, ``waited`` and ``expected`` have the sentences.
+``player`` reads and plays them; ``requests``, ``events``, ``waits`` and ``expectations`` have the sentences.
 """

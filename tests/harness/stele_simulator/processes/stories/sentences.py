@@ -23,7 +23,7 @@ class Sentence(NamedTuple):
         return " ".join((getdoc(self.play) or "").split())
 
 
-class Room:
+class SentenceGroup:
     """Sentences of one sort; as a decorator, by their patterns, it takes in the functions that play them.
 
     The first line of ``text`` is its title; what follows holds for all of them.
@@ -38,15 +38,15 @@ class Room:
     def __call__(
         self, pattern: str, *shown: str
     ) -> Callable[[Callable[Concatenate[Story, P], None]], Callable[Concatenate[Story, P], None]]:
-        def take_in(
+        def register(
             play: Callable[Concatenate[Story, P], None],
         ) -> Callable[Concatenate[Story, P], None]:
             self.sentences.append(Sentence(pattern, shown, play))
             return play
 
-        return take_in
+        return register
 
-    def understood(self, text: str) -> list[tuple[Sentence, tuple[str | None, ...]]]:
+    def matching(self, text: str) -> list[tuple[Sentence, tuple[str | None, ...]]]:
         """The sentences that the text is, with what their groups hold."""
         matches = ((each, re.fullmatch(each.pattern, text)) for each in self.sentences)
         return [(each, match.groups()) for each, match in matches if match is not None]

@@ -9,10 +9,10 @@ from typing import Final
 from stele.domain.image import Image
 from stele.domain.names import RequestStatus
 from stele_simulator.processes.releases import FEATURE, is_new
-from stele_simulator.processes.stories.sentences import Room
+from stele_simulator.processes.stories.sentences import SentenceGroup
 from stele_simulator.processes.stories.story import Story, open_states, service_of, states
 
-sentence: Final = Room(__doc__)
+sentence: Final = SentenceGroup(__doc__)
 STATUSES: Final = "|".join(RequestStatus)
 
 

@@ -10,7 +10,7 @@ from stele.domain.facts import Epoch
 from stele.domain.image import Image
 from stele.domain.ring.ranges import MIN_TOKEN, Range, RangeReplicas, contains
 from stele_simulator.messages import Key, token_of_key
-from stele_simulator.processes.stories.sentences import Room
+from stele_simulator.processes.stories.sentences import SentenceGroup
 from stele_simulator.processes.stories.story import Story, states
 from stele_simulator.processes.story_world import DATA
 
@@ -27,7 +27,7 @@ UNTOLD: Final = frozenset(
     }
 )
 """Epochs that stories leave out: they come when they come."""
-sentence: Final = Room(__doc__)
+sentence: Final = SentenceGroup(__doc__)
 
 # -- the log
 

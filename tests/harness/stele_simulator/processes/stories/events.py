@@ -13,12 +13,12 @@ from stele.domain.image import Image
 from stele_simulator.processes.broker import BROKER, FLOWS
 from stele_simulator.processes.data import DC
 from stele_simulator.processes.releases import FEATURE, NEWER, OLDER
-from stele_simulator.processes.stories.sentences import Room
+from stele_simulator.processes.stories.sentences import SentenceGroup
 from stele_simulator.processes.stories.story import Story, everything, join_of, service_of
-from stele_simulator.processes.stories.waited import features_of, until_known
+from stele_simulator.processes.stories.waits import features_of, until_known
 from stele_simulator.processes.story_world import DATA
 
-sentence: Final = Room(__doc__)
+sentence: Final = SentenceGroup(__doc__)
 
 
 @sentence(

@@ -14,10 +14,10 @@ from stele.words.cql_parser import parse_cql
 from stele_simulator.processes.data import DC
 from stele_simulator.processes.members import CLUSTER
 from stele_simulator.processes.releases import FEATURE, NewCommand
-from stele_simulator.processes.stories.sentences import Room
+from stele_simulator.processes.stories.sentences import SentenceGroup
 from stele_simulator.processes.stories.story import Story, everything, join_of, service_of
 
-sentence: Final = Room(__doc__)
+sentence: Final = SentenceGroup(__doc__)
 
 # -- nodes
 

@@ -13,22 +13,22 @@ from stele_simulator.processes.memoization import remember
 from stele_simulator.processes.releases import bring
 from stele_simulator.processes.run import Nobody, seldom_collected
 from stele_simulator.processes.stores import watch
-from stele_simulator.processes.stories import asked, expected, happens, waited
-from stele_simulator.processes.stories.sentences import Room
+from stele_simulator.processes.stories import events, expectations, requests, waits
+from stele_simulator.processes.stories.sentences import SentenceGroup
 from stele_simulator.processes.stories.story import Line, Story, StoryError
 from stele_simulator.processes.story_world import StoryWorld
 
 BATCH_ROWS: Final = 2
 """Pages have a row each, so that streams last."""
-ROOMS: Final[tuple[Room, ...]] = (
-    happens.sentence,
-    asked.sentence,
-    waited.sentence,
-    expected.sentence,
+SENTENCE_GROUPS: Final[tuple[SentenceGroup, ...]] = (
+    events.sentence,
+    requests.sentence,
+    waits.sentence,
+    expectations.sentence,
 )
 
 
-def tell(path: Path, seed: int = 0, show: Callable[[str], None] | None = None) -> StoryWorld:
+def play_story(path: Path, seed: int = 0, show: Callable[[str], None] | None = None) -> StoryWorld:
     """Play a story and check all invariants on the way. Raises StoryError or Violation."""
     current = Current(Nobody(seed))
     with seldom_collected(), interposed(current, f"story/{seed}") as patch:
@@ -55,10 +55,10 @@ def tell(path: Path, seed: int = 0, show: Callable[[str], None] | None = None) -
 
 
 def play(story: Story, line: Line) -> None:
-    found = [each for room in ROOMS for each in room.understood(line.text)]
+    found = [each for group in SENTENCE_GROUPS for each in group.matching(line.text)]
     if not found:
         raise StoryError(
-            "nobody understands this sentence; docs/internals/stories.md lists those that there are"
+            "no pattern matches this sentence; docs/internals/stories.md lists those that there are"
         )
     [(sentence, groups)] = found
     story.line = line
