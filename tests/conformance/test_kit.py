@@ -12,8 +12,8 @@ import pytest
 from stele.cli.errors import Exit
 from stele.cli.main import run
 from stele.runtime.settings import KafkaSettings
+from stele_harness.conformance import cluster
 from stele_harness.conformance import command as conformance
-from stele_harness.conformance import company
 from stele_harness.conformance.command import too_busy
 from stele_harness.conformance.kit import Result, name_of, run_kit
 from stele_harness.conformance.rules import RULES, Broken
@@ -42,7 +42,7 @@ AGENTS = {
 
 @pytest.fixture(autouse=True)
 def processes_are_forked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(company, "spawn", forked.start)
+    monkeypatch.setattr(cluster, "spawn", forked.start)
 
 
 def test_faulty_agents_break_only_rules_of_the_kit() -> None:
@@ -117,7 +117,7 @@ def test_settings_of_another_cluster_are_not_passed_to_agents(
     monkeypatch.setenv("STELE_CATCH_UP_URLS", "http://127.0.0.1:1")
     monkeypatch.setenv("STELE_LOG_LEVEL", "debug")
     monkeypatch.setenv("MY_STORE", "fast")
-    environment = company.clean_environment()
+    environment = cluster.clean_environment()
     assert "STELE_CATCH_UP_URLS" not in environment
     assert environment["STELE_LOG_LEVEL"] == "debug"
     assert environment["MY_STORE"] == "fast"
@@ -128,7 +128,7 @@ def test_last_output_of_a_process_is_whole_lines(tmp_path: Path) -> None:
     many = "print(*range(1000, 2000), sep='\\n')"
     process = spawn(Program("a1", (sys.executable, "-c", many), stdout=out, stderr=err))
     process.wait(60)
-    first, *lines = company.last_words(process).splitlines()
+    first, *lines = cluster.last_words(process).splitlines()
     assert str(err) in first
     assert lines == [str(number) for number in range(1992, 2000)]
 

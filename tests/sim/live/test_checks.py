@@ -18,8 +18,8 @@ from stele.log.codec import encode_epoch
 from stele.log.port import Record
 from stele_simulator.live.checks import LogRead, check_all
 from stele_simulator.live.clients import KEYSPACE
+from stele_simulator.live.convergence import Rest
 from stele_simulator.live.history import AnyRecord, Probe, Question, StateRead, WatchedEpoch
-from stele_simulator.live.rest import Rest
 from stele_simulator.live.watchers import PROBE_KEY
 from stele_simulator.violation import Violation
 from tests.domain.history import History, join, three_nodes

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from stele_simulator.live.copies import check_copies
 from stele_simulator.live.history import Copy, DataOp, Truncation
+from stele_simulator.live.replica_copies import check_copies
 from stele_simulator.live.truncations import Pause, pauses, registers
 from stele_simulator.registers import check_registers
 from stele_simulator.violation import Violation

@@ -8,9 +8,9 @@ from pathlib import Path
 import msgspec
 
 from stele.runtime.settings import KafkaSettings
-from stele_harness.conformance.company import Company, ServiceEnded
-from stele_harness.conformance.playing import Scene
+from stele_harness.conformance.cluster import KitCluster, ServiceEnded
 from stele_harness.conformance.rules import Broken, Wrong
+from stele_harness.conformance.scene_steps import Scene
 from stele_harness.conformance.scenes import SCENES
 
 
@@ -59,12 +59,12 @@ async def run_kit(
     """
     await asyncio.to_thread(folder.mkdir, parents=True, exist_ok=True)
     played = list[str]()
-    cluster = f"kit-{uuid.uuid4().hex[:8]}"
-    async with Company(kafka, cluster, folder, argv, patience) as company:
-        broken = company.watch.broken
+    name = f"kit-{uuid.uuid4().hex[:8]}"
+    async with KitCluster(kafka, name, folder, argv, patience) as cluster:
+        broken = cluster.watch.broken
         for scene in scenes_of(only):
             try:
-                await scene(company)
+                await scene(cluster)
             except Wrong as wrong:
                 if wrong.broken not in broken:
                     broken.append(wrong.broken)
@@ -80,8 +80,8 @@ async def run_kit(
     return Result(
         scenes=tuple(played),
         broken=tuple(broken),
-        not_asked=company.not_asked,
-        not_tried=company.values.not_tried,
-        not_counted=company.values.not_counted,
-        no_columns=company.no_columns,
+        not_asked=cluster.not_asked,
+        not_tried=cluster.values.not_tried,
+        not_counted=cluster.values.not_counted,
+        no_columns=cluster.no_columns,
     )

@@ -46,7 +46,7 @@ TRUNCATED: Final = "truncates"
 
 
 class Site(Protocol):
-    """The part of a company that values need."""
+    """The part of a cluster that values need."""
 
     @property
     def image(self) -> Image: ...

@@ -7,17 +7,21 @@ import random
 from collections.abc import Callable
 
 from stele.domain.image import Image
-from stele_simulator.live.asker import Asker
+from stele_simulator.live.command_sender import CommandSender
 
 
 class Admin:
     """Makes one change after the other for as long as ``running``. Subclasses define ``_change``."""
 
     def __init__(
-        self, asker: Asker, image: Callable[[], Image], seed: int | str, mean_pause_s: float
+        self,
+        sender: CommandSender,
+        image: Callable[[], Image],
+        seed: int | str,
+        mean_pause_s: float,
     ) -> None:
         self.running = True
-        self._asker = asker
+        self._sender = sender
         self._image = image
         self._chance = random.Random(seed)
         self._mean_pause_s = mean_pause_s

@@ -17,7 +17,7 @@ from stele.domain.commands import (
 )
 from stele.domain.image import Image
 from stele_simulator.live.admin import Admin
-from stele_simulator.live.asker import Asker
+from stele_simulator.live.command_sender import CommandSender
 
 MEAN_PAUSE_S: Final = 0.6
 OTHER_KEYSPACES: Final = 3
@@ -26,12 +26,12 @@ OTHER_KEYSPACES: Final = 3
 class Admins(Admin):
     """Random small changes."""
 
-    def __init__(self, asker: Asker, image: Callable[[], Image], seed: int) -> None:
-        super().__init__(asker, image, seed, MEAN_PAUSE_S)
+    def __init__(self, sender: CommandSender, image: Callable[[], Image], seed: int) -> None:
+        super().__init__(sender, image, seed, MEAN_PAUSE_S)
         self._made = 0
 
     async def _change(self) -> None:
-        await self._asker.ask(self._some_command(), "change")
+        await self._sender.ask(self._some_command(), "change")
 
     def _some_command(self) -> AnyCommand:
         self._made += 1

@@ -19,7 +19,7 @@ from stele_simulator.gates import Gates
 from stele_simulator.live.availability import AnswersDue, check_availability
 from stele_simulator.live.clients import KEYSPACE
 from stele_simulator.live.command_history import CommandHistory
-from stele_simulator.live.copies import check_copies
+from stele_simulator.live.convergence import Rest
 from stele_simulator.live.history import (
     AnyRecord,
     Copy,
@@ -30,7 +30,7 @@ from stele_simulator.live.history import (
     Truncation,
     WatchedEpoch,
 )
-from stele_simulator.live.rest import Rest
+from stele_simulator.live.replica_copies import check_copies
 from stele_simulator.live.truncations import registers
 from stele_simulator.live.watchers import PROBE_KEY
 from stele_simulator.log_checks import LogChecks

@@ -11,7 +11,7 @@ from typing import Final
 
 import msgspec
 
-from stele_simulator.live.fabric import Rule
+from stele_simulator.live.tcp_proxies import Rule
 
 LONG_PAUSE_S: Final = 150.0
 """Mean time from the end of a long fault to the begin of the next one."""

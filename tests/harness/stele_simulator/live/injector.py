@@ -57,6 +57,6 @@ class FaultInjector:
             case _:
                 brokers, services = map(self._site.names, (Role.BROKER, Role.EVERYBODY))
                 rules = rules_of(fault, name, brokers, services)
-                self._site.fabric.impose(rules)
+                self._site.proxies.impose(rules)
                 await asyncio.sleep(fault.lasts_s)
-                self._site.fabric.lift(rules)
+                self._site.proxies.lift(rules)

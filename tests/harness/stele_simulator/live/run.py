@@ -37,13 +37,13 @@ from stele.log.port import Record
 from stele.runtime.kafka import ACKS_SEGMENT_MS
 from stele_simulator.live.admin import Admin
 from stele_simulator.live.admins import Admins
-from stele_simulator.live.asker import Asker, holds_within
 from stele_simulator.live.checks import Checked, LogRead, check_all
 from stele_simulator.live.clients import KEYSPACE, SCRATCH, DataClients
+from stele_simulator.live.command_sender import CommandSender, holds_within
+from stele_simulator.live.convergence import Rest, converge, members_of
 from stele_simulator.live.faults import Fault, Role, plan
 from stele_simulator.live.history import DataOp, Event, History, Question
 from stele_simulator.live.injector import FaultInjector
-from stele_simulator.live.rest import Rest, converge, members_of
 from stele_simulator.live.scratch import ScratchAdmin
 from stele_simulator.live.site import CLUSTER, NODES, Site
 from stele_simulator.live.topology import TopologyAdmin
@@ -130,8 +130,8 @@ class Live:
             failure=failure,
             checked=checked,
             faults=injector.done,
-            connections=site.fabric.connections,
-            disturbed=site.fabric.lost,
+            connections=site.proxies.connections,
+            disturbed=site.proxies.lost,
             commands=len(questions),
             unanswered=sum(1 for q in questions if q.outcome is None),
             writes=sum(1 for op in data if op.write and op.done),
@@ -163,18 +163,18 @@ class Live:
 
             metadata_logs = {name: site.url(name) for name in site.names(Role.METADATA_LOG)}
             urls = list(metadata_logs.values())
-            asker = Asker(http, commander, urls, history, self._seed)
+            sender = CommandSender(http, commander, urls, history, self._seed)
             clients, acks = DataClients(http, history, members, self._seed), set[Ack]()
             await asyncio.to_thread(_keep_each_ack, site.kafka)
             if not await holds_within(lambda: len(members()) == NODES, MEMBERS_WITHIN_S):
                 raise TimeoutError(f"the first nodes did not join within {MEMBERS_WITHIN_S:g} s")
             for keyspace in (KEYSPACE, SCRATCH):
-                await asker.ask(CreateKeyspace(keyspace, {"dc1": 3}), "the data")
+                await sender.ask(CreateKeyspace(keyspace, {"dc1": 3}), "the data")
             await clients.fill()
             admins: list[Admin] = [
-                *[Admins(asker, image, self._seed)] * ADMINS,
-                TopologyAdmin(asker, image, site, history, self._seed),
-                ScratchAdmin(asker, image, history, self._seed),
+                *[Admins(sender, image, self._seed)] * ADMINS,
+                TopologyAdmin(sender, image, site, history, self._seed),
+                ScratchAdmin(sender, image, history, self._seed),
             ]
             onlookers = (
                 *(watch(http, url, number, history) for number, url in enumerate(urls)),

@@ -16,8 +16,8 @@ from stele.domain.commands import (
 from stele.domain.image import Image
 from stele.domain.names import RequestStatus
 from stele_simulator.live.admin import Admin
-from stele_simulator.live.asker import Asker, see_finished
 from stele_simulator.live.clients import SCRATCH
+from stele_simulator.live.command_sender import CommandSender, see_finished
 from stele_simulator.live.history import History, Truncation
 
 PAUSE_S: Final = 4.0
@@ -31,9 +31,9 @@ class ScratchAdmin(Admin):
     """Truncations, changes of replication, and requests that concern all nodes."""
 
     def __init__(
-        self, asker: Asker, image: Callable[[], Image], history: History, seed: int
+        self, sender: CommandSender, image: Callable[[], Image], history: History, seed: int
     ) -> None:
-        super().__init__(asker, image, f"{seed} scratch", PAUSE_S)
+        super().__init__(sender, image, f"{seed} scratch", PAUSE_S)
         self._history = history
 
     async def _change(self) -> None:
@@ -60,7 +60,7 @@ class ScratchAdmin(Admin):
     async def _ask(self, command: AnyCommand) -> str | None:
         """Return the id of a request that has ended or whose outcome is unknown; None when it was rejected."""
         self._history.event(f"{SCRATCH}: {command}")
-        outcome = await self._asker.ask(command, "scratch")
+        outcome = await self._sender.ask(command, "scratch")
         if outcome is None:
             return ""
         if not outcome.applied:

@@ -13,9 +13,9 @@ from stele_harness.stack.broker import Broker
 from stele_harness.stack.folders import is_node
 from stele_harness.stack.stack import ServiceSpec, Stack, node_specs
 from stele_harness.stack.supervisor import ProcessState
-from stele_simulator.live.fabric import Fabric
 from stele_simulator.live.faults import Role
 from stele_simulator.live.peers import Peers
+from stele_simulator.live.tcp_proxies import TcpProxies
 
 SERVICES: Final = (
     ServiceSpec("metadata-log", "stele.metadata_log", {"STELE_FOUND": "auto"}, count=2),
@@ -38,14 +38,14 @@ class Site:
     """Make it inside the event loop: the proxies run there, the stack is driven from threads."""
 
     def __init__(self, directory: Path, seed: int) -> None:
-        self.fabric = Fabric(Peers(self._names).name_of, seed)
+        self.proxies = TcpProxies(Peers(self._names).name_of, seed)
         self.stack = Stack(
             directory,
             cluster=CLUSTER,
             brokers=BROKERS,
             nodes=NODES,
             services=SERVICES,
-            front=self.fabric.front,
+            front=self.proxies.front,
             ready_s=READY_S,
         )
         self._made = NODES
@@ -56,7 +56,7 @@ class Site:
     async def stop(self) -> None:
         await self.wake_all()
         await asyncio.to_thread(self.stack.stop)
-        await self.fabric.close()
+        await self.proxies.close()
 
     @property
     def kafka(self) -> Brokers:
@@ -119,10 +119,10 @@ class Site:
     def kill(self, name: str) -> None:
         """SIGKILL. Services and nodes are restarted by the supervisor, the others by ``revive``."""
         if name in self.brokers:
-            self.fabric.refuse(name)
+            self.proxies.refuse(name)
             self.brokers[name].kill()
         elif name == "redis":
-            self.fabric.refuse(name)
+            self.proxies.refuse(name)
             self.stack.redis.kill()
         else:
             self.stack.kill(name)
@@ -134,11 +134,11 @@ class Site:
                 await asyncio.to_thread(self.brokers[name].start)
         elif name == "redis" and not self.stack.redis.is_running():
             await asyncio.to_thread(self.stack.redis.start)
-        await self.fabric.accept(name)
+        await self.proxies.accept(name)
 
     async def wake_all(self) -> None:
         """No process is paused and no connection disturbed any more."""
-        self.fabric.heal()
+        self.proxies.heal()
         for name in (*self.names(Role.BROKER), "redis", *self.names(Role.EVERYBODY)):
             self.signal(name, signal.SIGCONT)
 

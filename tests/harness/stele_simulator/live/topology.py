@@ -12,7 +12,7 @@ from stele.domain.image import Image
 from stele.domain.model.membership import Node
 from stele.domain.names import NodeState
 from stele_simulator.live.admin import Admin
-from stele_simulator.live.asker import Asker, holds_within, see_finished
+from stele_simulator.live.command_sender import CommandSender, holds_within, see_finished
 from stele_simulator.live.history import History
 from stele_simulator.live.site import Site
 
@@ -38,13 +38,13 @@ class TopologyAdmin(Admin):
 
     def __init__(
         self,
-        asker: Asker,
+        sender: CommandSender,
         image: Callable[[], Image],
         site: Site,
         history: History,
         seed: int,
     ) -> None:
-        super().__init__(asker, image, seed, PAUSE_S)
+        super().__init__(sender, image, seed, PAUSE_S)
         self._site = site
         self._history = history
 
@@ -56,7 +56,7 @@ class TopologyAdmin(Admin):
         request_id = await self._operate(members)
         if request_id and self._chance.random() < CANCELLED:
             await asyncio.sleep(self._chance.random() * 3)
-            await self._asker.ask(Cancel(target=request_id), "changed my mind")
+            await self._sender.ask(Cancel(target=request_id), "changed my mind")
         if request_id:
             await see_finished(self._image, request_id)
 
@@ -129,7 +129,7 @@ class TopologyAdmin(Admin):
 
     async def _ask(self, event: str, command: AnyCommand) -> str:
         self._history.event(event)
-        outcome = await self._asker.ask(command, event)
+        outcome = await self._sender.ask(command, event)
         return outcome.request_id if outcome is not None and outcome.applied else ""
 
     async def _request_of(self, name: str) -> str:

@@ -78,7 +78,7 @@ class _Connection:
     source: str = ""
 
 
-class Fabric:
+class TcpProxies:
     """All proxies, and the rules that hold now. Make it inside the event loop that it shall run in."""
 
     def __init__(self, name_of: NameOf, seed: int) -> None:

@@ -53,7 +53,7 @@ async def see_finished(image: Callable[[], Image], request_id: str) -> bool:
     return await holds_within(finished, FINISHED_WITHIN_S)
 
 
-class Asker:
+class CommandSender:
     """Puts a question until it is answered, always under the same request id, and records it."""
 
     def __init__(

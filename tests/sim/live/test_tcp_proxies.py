@@ -13,8 +13,8 @@ from contextlib import asynccontextmanager
 import pytest
 
 from stele_harness.stack.ports import LOOPBACK
-from stele_simulator.live.fabric import Fabric, Rule
 from stele_simulator.live.peers import CLIENT, Peers
+from stele_simulator.live.tcp_proxies import Rule, TcpProxies
 
 SOON_S = 5.0
 HELD_S = 0.3
@@ -23,8 +23,8 @@ HELD_S = 0.3
 class Line:
     """A connection through the proxy, and the bytes that its server received."""
 
-    def __init__(self, fabric: Fabric) -> None:
-        self.fabric = fabric
+    def __init__(self, proxies: TcpProxies) -> None:
+        self.proxies = proxies
         self.heard: asyncio.Queue[bytes] = asyncio.Queue()
         self.port = 0
 
@@ -43,14 +43,14 @@ async def _line(source: str = "a") -> AsyncIterator[Line]:
     async def name_of(_: int) -> str:
         return source
 
-    fabric = Fabric(name_of, seed=1)
-    line = Line(fabric)
+    proxies = TcpProxies(name_of, seed=1)
+    line = Line(proxies)
     server = await asyncio.start_server(line.serve, LOOPBACK, 0)
-    line.port = fabric.front("b", server.sockets[0].getsockname()[1])
+    line.port = proxies.front("b", server.sockets[0].getsockname()[1])
     try:
         yield line
     finally:
-        await fabric.close()
+        await proxies.close()
         server.close()
 
 
@@ -81,11 +81,11 @@ async def test_cut_delays_bytes_until_it_ends() -> None:
         await asyncio.wait_for(reader.readline(), SOON_S)
         await _soon(line.heard)
         cut = [Rule(sources=frozenset({"a"}), cut=True)]
-        line.fabric.impose(cut)
+        line.proxies.impose(cut)
         writer.write(b"second\n")
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(line.heard.get(), HELD_S)
-        line.fabric.lift(cut)
+        line.proxies.lift(cut)
         assert await _soon(line.heard) == b"second\n"
         writer.close()
 
@@ -96,31 +96,31 @@ async def test_one_direction_can_be_cut() -> None:
         writer.write(b"first\n")
         await asyncio.wait_for(reader.readline(), SOON_S)
         await _soon(line.heard)
-        line.fabric.impose([Rule(targets=frozenset({"a"}), cut=True)])
+        line.proxies.impose([Rule(targets=frozenset({"a"}), cut=True)])
         writer.write(b"second\n")
         assert await _soon(line.heard) == b"second\n"
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(reader.readline(), HELD_S)
-        line.fabric.heal()
+        line.proxies.heal()
         assert await asyncio.wait_for(reader.readline(), SOON_S) == b"echo second\n"
         writer.close()
 
 
 async def test_new_connection_waits_for_the_end_of_a_cut() -> None:
     async with _line() as line:
-        line.fabric.impose([Rule(targets=frozenset({"b"}), cut=True)])
+        line.proxies.impose([Rule(targets=frozenset({"b"}), cut=True)])
         _, writer = await _connect(line)
         writer.write(b"hello\n")
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(line.heard.get(), HELD_S)
-        line.fabric.heal()
+        line.proxies.heal()
         assert await _soon(line.heard) == b"hello\n"
         writer.close()
 
 
 async def test_cut_does_not_disturb_other_connections() -> None:
     async with _line("somebody") as line:
-        line.fabric.impose([Rule(sources=frozenset({"a"}), cut=True)])
+        line.proxies.impose([Rule(sources=frozenset({"a"}), cut=True)])
         _, writer = await _connect(line)
         writer.write(b"hello\n")
         assert await _soon(line.heard) == b"hello\n"
@@ -129,7 +129,7 @@ async def test_cut_does_not_disturb_other_connections() -> None:
 
 async def test_delay_loses_nothing() -> None:
     async with _line() as line:
-        line.fabric.impose([Rule(sources=frozenset({"a"}), delay_s=0.2)])
+        line.proxies.impose([Rule(sources=frozenset({"a"}), delay_s=0.2)])
         _, writer = await _connect(line)
         began = time.monotonic()
         for number in range(5):
@@ -143,7 +143,7 @@ async def test_delay_loses_nothing() -> None:
 
 async def test_loss_resends_or_resets_but_never_reorders() -> None:
     async with _line() as line:
-        line.fabric.impose([Rule(sources=frozenset({"a"}), loss=0.5)])
+        line.proxies.impose([Rule(sources=frozenset({"a"}), loss=0.5)])
         broken = 0
         for _ in range(6):
             reader, writer = await _connect(line)
@@ -159,7 +159,7 @@ async def test_loss_resends_or_resets_but_never_reorders() -> None:
             except OSError:  # reset, or not connected any more
                 broken += 1
             writer.close()
-        assert line.fabric.lost > 0
+        assert line.proxies.lost > 0
         assert broken < 6
 
 
@@ -167,13 +167,13 @@ async def test_missing_server_resets_the_connection() -> None:
     async def name_of(_: int) -> str:
         return "a"
 
-    fabric = Fabric(name_of, seed=1)
-    port = fabric.front("b", 1)
+    proxies = TcpProxies(name_of, seed=1)
+    port = proxies.front("b", 1)
     reader, writer = await asyncio.open_connection(LOOPBACK, port)
     with pytest.raises(ConnectionResetError):
         await asyncio.wait_for(reader.readexactly(1), SOON_S)
     writer.close()
-    await fabric.close()
+    await proxies.close()
 
 
 async def test_connection_is_attributed_to_the_process_that_opened_it() -> None:
@@ -207,13 +207,13 @@ async def test_refusing_process_keeps_open_connections() -> None:
         reader, writer = await _connect(line)
         writer.write(b"first\n")
         assert await asyncio.wait_for(reader.readline(), SOON_S) == b"echo first\n"
-        line.fabric.refuse("b")
+        line.proxies.refuse("b")
         with pytest.raises(ConnectionRefusedError):
             await _connect(line)
         writer.write(b"open before\n")
         assert await asyncio.wait_for(reader.readline(), SOON_S) == b"echo open before\n"
 
-        await line.fabric.accept("b")
+        await line.proxies.accept("b")
         reader, writer = await _connect(line)
         writer.write(b"again\n")
         assert await asyncio.wait_for(reader.readline(), SOON_S) == b"echo again\n"

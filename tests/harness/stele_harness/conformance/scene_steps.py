@@ -12,7 +12,7 @@ from stele.domain.messages import Order
 from stele.domain.names import NodeState, ReportStatus
 from stele.domain.ring.ranges import MAX_TOKEN, MIN_TOKEN, RangeReplicas
 from stele.domain.routed import TABLE_VERSION, Routed
-from stele_harness.conformance.company import Company
+from stele_harness.conformance.cluster import KitCluster
 from stele_harness.conformance.rules import Wrong
 from stele_harness.conformance.values import meant_for
 
@@ -26,49 +26,49 @@ HTTP_S: Final = 10.0
 NO_CONTENT: Final = 204
 NOT_FOUND: Final = 404
 
-Scene = Callable[[Company], Awaitable[None]]
+Scene = Callable[[KitCluster], Awaitable[None]]
 Asked = tuple[Routed, str]
 """A request, and the expected code of the refusal; empty: it would be served."""
 
 
-async def have(company: Company, *names: str) -> None:
+async def have(cluster: KitCluster, *names: str) -> None:
     """Make these agents members: those that were not started yet join."""
-    missing = [name for name in names if name not in company.agents]
+    missing = [name for name in names if name not in cluster.agents]
     for name in missing:
-        company.start_agent(name)
+        cluster.start_agent(name)
     for name in missing:
-        await is_member(company, name)
+        await is_member(cluster, name)
 
 
-async def is_member(company: Company, name: str, rule: str = "joins") -> None:
-    normal = lambda: company.state_of(name) is NodeState.NORMAL  # noqa: E731
-    await company.until(normal, rule, name, "membership", JOIN_S)
-    await acknowledges(company, name)
+async def is_member(cluster: KitCluster, name: str, rule: str = "joins") -> None:
+    normal = lambda: cluster.state_of(name) is NodeState.NORMAL  # noqa: E731
+    await cluster.until(normal, rule, name, "membership", JOIN_S)
+    await acknowledges(cluster, name)
 
 
-async def acknowledges(company: Company, name: str) -> None:
-    await company.until(lambda: company.has_spoken(name), "heartbeat", name, "ack", JOIN_S)
-    company.watch.expect_acks(name, asyncio.get_running_loop().time())
+async def acknowledges(cluster: KitCluster, name: str) -> None:
+    await cluster.until(lambda: cluster.has_spoken(name), "heartbeat", name, "ack", JOIN_S)
+    cluster.watch.expect_acks(name, asyncio.get_running_loop().time())
 
 
-async def at_rest(company: Company, *names: str) -> None:
+async def at_rest(cluster: KitCluster, *names: str) -> None:
     """Wait until nothing is under way and these agents have acknowledged that.
 
     A version that is not fenced yet makes no request stale.
     """
 
     def is_at_rest(name: str) -> bool:
-        image = company.image
+        image = cluster.image
         clean = not any(node.cleanup_session() for node in image.membership.nodes.values())
         still = image.topology.settled() and not image.topology.transitions and clean
-        return still and company.watch.epoch_of(name) >= image.epoch
+        return still and cluster.watch.epoch_of(name) >= image.epoch
 
     for name in names:
         what = "ack of the newest fence, with nothing under way"
-        await company.until(lambda name=name: is_at_rest(name), "reads-on", name, what, JOIN_S)  # type: ignore[misc]
+        await cluster.until(lambda name=name: is_at_rest(name), "reads-on", name, what, JOIN_S)  # type: ignore[misc]
 
 
-async def answered(company: Company, order: Order, status: ReportStatus, rule: str) -> None:
+async def answered(cluster: KitCluster, order: Order, status: ReportStatus, rule: str) -> None:
     """Wait until an order is reported with this status.
 
     The order is sent again meanwhile, because an agent whose last look at the log is too old takes
@@ -78,20 +78,20 @@ async def answered(company: Company, order: Order, status: ReportStatus, rule: s
 
     def given() -> bool:
         nonlocal next_s
-        if company.watch.status_of(order) is status:
+        if cluster.watch.status_of(order) is status:
             return True
         if (now_s := asyncio.get_running_loop().time()) >= next_s:
             next_s = now_s + AGAIN_S
-            company.send(order)
+            cluster.send(order)
         return False
 
     what = f"{status} of the order with index {order.index}"
-    await company.until(given, rule, order.node_id, what, ANSWER_S)
+    await cluster.until(given, rule, order.node_id, what, ANSWER_S)
 
 
-def forbid(company: Company, order: Order, rule: str, what: str) -> None:
-    company.watch.forbid(order, rule, what)
-    company.send(order)
+def forbid(cluster: KitCluster, order: Order, rule: str, what: str) -> None:
+    cluster.watch.forbid(order, rule, what)
+    cluster.send(order)
 
 
 def token_of(row: RangeReplicas) -> int:
@@ -99,9 +99,9 @@ def token_of(row: RangeReplicas) -> int:
     return MAX_TOKEN if row.end == MIN_TOKEN else row.end
 
 
-def routed(company: Company, data_id: str, row: RangeReplicas, coordinating: str) -> Routed:
+def routed(cluster: KitCluster, data_id: str, row: RangeReplicas, coordinating: str) -> Routed:
     """Return a current request for this row, for any replica."""
-    image = company.image
+    image = cluster.image
     return Routed(
         version=image.topology.version,
         epoch=image.epoch,
@@ -113,7 +113,7 @@ def routed(company: Company, data_id: str, row: RangeReplicas, coordinating: str
     )
 
 
-async def ask(company: Company, name: str, asked: Mapping[str, Asked]) -> None:
+async def ask(cluster: KitCluster, name: str, asked: Mapping[str, Asked]) -> None:
     """Let the agent judge requests, by the rule that each one tests. Raises Wrong.
 
     An agent without that path is skipped, and the result states this.
@@ -121,9 +121,9 @@ async def ask(company: Company, name: str, asked: Mapping[str, Asked]) -> None:
     limit = aiohttp.ClientTimeout(total=HTTP_S)
     async with aiohttp.ClientSession(timeout=limit) as http:
         for rule, (request, expected) in asked.items():
-            answer = await _judged(company, http, name, JUDGE_PATH, request)
+            answer = await _judged(cluster, http, name, JUDGE_PATH, request)
             if answer.status == NOT_FOUND:
-                company.not_asked = f"{JUDGE_PATH} is not there"
+                cluster.not_asked = f"{JUDGE_PATH} is not there"
                 return
             if answer.code != expected:
                 what = f"it answers '{answer.code or 'served'}', not '{expected or 'served'}'"
@@ -138,7 +138,7 @@ class Judged(NamedTuple):
     table_version: int
 
 
-async def ask_row(company: Company, name: str, request: Routed, *columns: str) -> Judged | None:
+async def ask_row(cluster: KitCluster, name: str, request: Routed, *columns: str) -> Judged | None:
     """Let the agent judge a write of a row. Return None if it keeps no columns.
 
     The result of the kit states then that such rows were not judged.
@@ -146,15 +146,15 @@ async def ask_row(company: Company, name: str, request: Routed, *columns: str) -
     limit = aiohttp.ClientTimeout(total=HTTP_S)
     async with aiohttp.ClientSession(timeout=limit) as http:
         row = msgspec.json.encode(dict.fromkeys(columns))
-        answer = await _judged(company, http, name, ROW_PATH, request, row)
+        answer = await _judged(cluster, http, name, ROW_PATH, request, row)
     if answer.status == NOT_FOUND:
-        company.no_columns = f"{ROW_PATH} is not there"
+        cluster.no_columns = f"{ROW_PATH} is not there"
         return None
     return answer
 
 
 async def _judged(
-    company: Company,
+    cluster: KitCluster,
     http: aiohttp.ClientSession,
     name: str,
     path: str,
@@ -165,9 +165,9 @@ async def _judged(
 
     An agent that was started again may have announced its new address only a moment ago.
     """
-    end_s = asyncio.get_running_loop().time() + ANSWER_S * company.patience
+    end_s = asyncio.get_running_loop().time() + ANSWER_S * cluster.patience
     while True:
-        node = company.image.node(name)
+        node = cluster.image.node(name)
         assert node is not None
         try:
             url, headers = node.address + path, meant_for(name, request).headers()
@@ -176,7 +176,7 @@ async def _judged(
         except aiohttp.ClientConnectionError:
             if asyncio.get_running_loop().time() > end_s:
                 raise
-        await company.pause()
+        await cluster.pause()
 
 
 def _answer(status: int, headers: Mapping[str, str], body: bytes) -> Judged:

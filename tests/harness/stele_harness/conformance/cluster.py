@@ -83,7 +83,7 @@ def last_words(process: Process) -> str:
     return f". It wrote last (all: {process.command.stderr}):\n" + "\n".join(lines)
 
 
-class Company:
+class KitCluster:
     """The services of the kit. They run, and messages are received, inside ``async with``."""
 
     def __init__(

@@ -12,11 +12,11 @@ from stele.domain.image import Image
 from stele.domain.names import OWNS_TOKENS, UNFINISHED
 from stele.log.follower import LogFollower
 from stele.runtime.answers.common import Position
-from stele_simulator.live.asker import POLL_S, holds_within
 from stele_simulator.live.clients import DataClients, all_keys
-from stele_simulator.live.copies import record_copies
+from stele_simulator.live.command_sender import POLL_S, holds_within
 from stele_simulator.live.faults import Role
 from stele_simulator.live.history import History, WatchedEpoch
+from stele_simulator.live.replica_copies import record_copies
 from stele_simulator.live.site import Site
 
 REST_LIMIT_S: Final = 180.0

@@ -5,7 +5,7 @@ import asyncio
 from stele.domain.evolve import evolve
 from stele.domain.image import EMPTY, Image
 from stele.domain.names import UNFINISHED
-from stele_simulator.live.asker import see_finished
+from stele_simulator.live.command_sender import see_finished
 from tests.domain.history import three_nodes
 
 
