@@ -8,7 +8,6 @@ from typing import Any, Final
 
 import msgspec
 
-from stele.domain.base import Rejection
 from stele.domain.image import Image
 from stele.domain.model.requests import Request
 from stele.domain.model.transitions import Transition
@@ -76,8 +75,6 @@ def plan_without_locks(patch: Patch, kind: RequestKind) -> None:
 
     def unlocked(image: Image, requests: list[Request]) -> Any:
         found = plain(image, requests)
-        if isinstance(found, Rejection):
-            return found
         return {name: msgspec.structs.replace(plan, locks=()) for name, plan in found.items()}
 
     change_operation(patch, kind, plans=unlocked)

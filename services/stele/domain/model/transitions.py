@@ -10,7 +10,7 @@ from immutables import Map
 from stele.domain.base import Fact
 from stele.domain.model.topology import Coordinator, TransitionHead, Versions
 from stele.domain.names import BarrierLevel, TransitionState
-from stele.domain.ring.transition import TransitionPlan
+from stele.domain.ring.transition import TransitionPlan, TransitionRow
 
 
 class Transition(TransitionHead, frozen=True, kw_only=True):
@@ -22,6 +22,10 @@ class Transition(TransitionHead, frozen=True, kw_only=True):
     """
 
     plans: dict[str, TransitionPlan] = msgspec.field(default_factory=dict)
+
+    def rows(self) -> Iterator[TransitionRow]:
+        """Yield the rows of all plans."""
+        return (row for plan in self.plans.values() for row in plan.rows)
 
 
 class VersionsChanged(Fact, frozen=True):

@@ -1,7 +1,7 @@
 """The rules of requests that all operations share: rows, refusals and requests for tablets."""
 
 from collections.abc import Callable, Iterable
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
 
@@ -22,65 +22,21 @@ from stele.domain.tablets.maps import names_tablet
 # Rows of requests that other domains write: a new request, and its end.
 
 
-def new_request(
-    context: Context,
-    kind: RequestKind,
-    *,
-    node_id: str = "",
-    keyspace_id: str = "",
-    replication: dict[str, int] | None = None,
-    racks: dict[str, tuple[str, ...]] | None = None,
-    removes_node: bool = False,
-    replaced_id: str = "",
-    dead_nodes: tuple[str, ...] = (),
-    force: bool = False,
-    tokens: tuple[int, ...] = (),
-    source_dc: str = "",
-    features: tuple[str, ...] = (),
-    table_id: str = "",
-    tablet_count: int = 0,
-    tablet_count_before: int = 0,
-    submitted_ms: int = 0,
-    repair_nodes: tuple[str, ...] = (),
-    repair_dcs: tuple[str, ...] = (),
-    tag: str = "",
-    expire_s: int = 0,
-    restore_id: str = "",
-    archive_replication: str = "",
-    members: tuple[str, ...] = (),
-) -> RequestChanged:
-    """Return the row of a new pending request, with the id of this command."""
+def new_request(context: Context, kind: RequestKind, **fields: Any) -> RequestChanged:
+    """Return the row of a new pending request, with the id of this command.
+
+    ``fields`` are those of ``Request`` that the kind uses.
+    """
     return RequestChanged(
         Request(
             request_id=context.envelope.request_id,
             kind=kind,
-            node_id=node_id,
-            keyspace_id=keyspace_id,
-            replication=replication or {},
-            racks=racks or {},
-            removes_node=removes_node,
-            replaced_id=replaced_id,
-            dead_nodes=dead_nodes,
-            force=force,
-            tokens=tokens,
-            source_dc=source_dc,
-            features=features,
-            table_id=table_id,
-            tablet_count=tablet_count,
-            tablet_count_before=tablet_count_before,
-            submitted_ms=submitted_ms,
-            repair_nodes=repair_nodes,
-            repair_dcs=repair_dcs,
-            tag=tag,
-            expire_s=expire_s,
-            restore_id=restore_id,
-            archive_replication=archive_replication,
-            members=members,
             status=RequestStatus.PENDING,
             actor=context.envelope.actor,
             reason=context.envelope.reason,
             submitted_epoch=context.epoch,
             submitted_at_ms=context.at_ms,
+            **fields,
         )
     )
 

@@ -6,14 +6,13 @@ strategy, not about this code, so opening checks the result too. The placement o
 open operations must equal the live rows with all their deltas.
 """
 
-from collections.abc import Callable, Mapping
-from functools import cache, partial
+from collections.abc import Mapping
 from itertools import chain
 from typing import Final
 
 import msgspec
 
-from stele.domain.base import Rejection
+from stele.domain.base import Rejected, Rejection, required
 from stele.domain.facts import AnyFact
 from stele.domain.image import Image
 from stele.domain.model import transitions
@@ -41,6 +40,7 @@ Locks = Mapping[str, tuple[Range, ...]]
 """Disjoint ranges in ring order, by placement."""
 
 _WHOLE_RING: Final = (Range(*WHOLE_RING),)
+_NO_RING: Final = Ring({}, {})
 _NO_ROOM: Final = TransitionPlan(rows=(), locks=_WHOLE_RING)
 """Plan for a placement whose replication changes: until that is done no operation has room."""
 
@@ -59,24 +59,31 @@ class GroupPlan(msgspec.Struct, frozen=True):
 
 def plan_group(image: Image, requests: list[Request]) -> GroupPlan:
     """Plan the transition of these pending requests of one kind, and check its room."""
+    try:
+        return _planned(image, requests)
+    except Rejected as refused:
+        return GroupPlan(None, refused.rejection)
+
+
+def _planned(image: Image, requests: list[Request]) -> GroupPlan:
+    """Return the transition, and why it has no room now. Raises Rejected if there is no plan."""
     operation = OPERATIONS[requests[0].kind]
-    refused = operation.check(image, requests)
-    if refused is not None:
-        return GroupPlan(None, refused)
-    now = cache(partial(ring_now, image))  # plans of tablets alone need no ring
-    later = cache(lambda: ring_with_open(image, now()))
-    after = cache(lambda: operation.ring_after(image, now(), subjects))
-    subjects = operation.subjects(image, later(), requests) if operation.subjects else ()
+    required(operation.check(image, requests))
+    # Plans of tablets alone need no ring, and a ring takes long to compute.
+    has_ring = operation.plans is None or operation.is_of_nodes
+    now = ring_now(image) if has_ring else _NO_RING
+    later = ring_with_open(image, now) if has_ring else now
+    subjects = operation.subjects(image, later, requests) if operation.subjects else ()
+    after = operation.ring_after(image, now, subjects)
+    # The same object without open operations, since each ring computes its placements once.
+    at_last = after if later is now else operation.ring_after(image, later, subjects)
     own = operation.own_placement(image, requests[0])
     if own is not None:
-        plans = {own.name: _plan_of_own(now(), own)}
+        plans = {own.name: _plan_of_own(now, own)}
     elif operation.plans is None:
-        plans = _plans(image, now(), after())
+        plans = _plans(image, now, after)
     else:
-        found = operation.plans(image, requests)
-        if isinstance(found, Rejection):
-            return GroupPlan(None, found)
-        plans = found
+        plans = operation.plans(image, requests)
     assert operation.first is not None, f"'{operation.kind}' needs no transition"
     planned = Transition(
         transition_id=requests[0].request_id,
@@ -87,14 +94,8 @@ def plan_group(image: Image, requests: list[Request]) -> GroupPlan:
         table_id=requests[0].table_id,
         plans=plans,
     )
-    refused = _check_receivers(image, planned, requests) or _check_sources(image, planned, requests)
-    if refused is not None:
-        return GroupPlan(None, refused)
+    required(_check_receivers(image, planned, requests) or _check_sources(image, planned, requests))
     blocked = operation.blocked(image, planned, requests)
-
-    def at_last() -> Ring:
-        return after() if later() is now() else operation.ring_after(image, later(), subjects)
-
     refused = blocked or _check_locks(image, planned) or _check_outcome(image, at_last, planned)
     return GroupPlan(planned, refused, blocked=blocked is not None)
 
@@ -226,9 +227,7 @@ def _changes_tokens(transition: Transition) -> bool:
     return comes_or_goes and OPERATIONS[transition.kind].ring_after is not unchanged
 
 
-def _check_outcome(
-    image: Image, at_last: Callable[[], Ring], planned: Transition
-) -> Rejection | None:
+def _check_outcome(image: Image, at_last: Ring, planned: Transition) -> Rejection | None:
     """Check that the placement of ``at_last`` equals the live rows with all deltas.
 
     ``at_last`` is the ring with all open operations and this one. Tablet maps are not computed from
@@ -236,7 +235,6 @@ def _check_outcome(
     """
     if all(name.startswith(TABLET_MAP) for name in planned.plans):
         return None
-    after = at_last()
     replications = image.schema.replications()
     begins_as = dict[str, str]()
     for other in (*image.topology.open(), planned):
@@ -253,7 +251,7 @@ def _check_outcome(
                 last = ring_steps.rollback if other.mark else ring_steps.finish
                 change = last(live, plan, 0)
                 live = apply(live, change.removed, change.added)
-        if not equals_at_rest(live, after.placement(replication), [WHOLE_RING]):
+        if not equals_at_rest(live, at_last.placement(replication), [WHOLE_RING]):
             return Rejection(
                 "ranges_locked",
                 "The ranges would not come out as if one operation ran after the other.",
@@ -267,7 +265,7 @@ def _check_receivers(
 ) -> Rejection | None:
     """Check that no dead node would take over ranges, because no transition waits for it."""
     dead = image.membership.excluded() | declared_dead(requests)
-    rows = (row for plan in planned.plans.values() for row in plan.rows) if dead else ()
+    rows = planned.rows() if dead else ()
     receiving = sorted({node for row in rows for node in row.receiving()} & dead)
     if not receiving:
         return None

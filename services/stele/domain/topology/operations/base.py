@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
-from stele.domain.base import Rejection
+from stele.domain.base import Rejected, Rejection
 from stele.domain.context import Context, nothing_left_of, unknown_node
 from stele.domain.facts import AnyFact
 from stele.domain.image import Image
@@ -236,8 +236,8 @@ class Operation:
     """The placement that it changes on an unchanged ring."""
     ring_after: Callable[[Image, Ring, tuple[Subject, ...]], Ring] = unchanged
     """The ring after the operation."""
-    plans: Callable[[Image, list[Request]], dict[str, TransitionPlan] | Rejection] | None = None
-    """Its plans by placement, if they do not follow from ``ring_after``."""
+    plans: Callable[[Image, list[Request]], dict[str, TransitionPlan]] | None = None
+    """Its plans by placement, if they do not follow from ``ring_after``. Raises Rejected."""
     blocked: Callable[[Image, Transition, list[Request]], Rejection | None] = (
         lambda image, planned, requests: None
     )
@@ -381,11 +381,17 @@ def declared_dead(requests: Iterable[Request]) -> frozenset[str]:
     return frozenset(node_id for request in requests for node_id in request.dead_nodes)
 
 
-def requested_table(image: Image, request: Request) -> Table | Rejection:
-    """Return the table of a request, unless it was dropped since."""
+def table_of(image: Image, request: Request) -> Table | None:
+    """Return the table of a request, None if it was dropped since."""
     table = image.schema.tables.get(request.table_id)
-    if table is None or image.schema.data_of(table).dropped_version:
-        return Rejection("table_dropped", "The table was dropped.", "There is nothing left to do.")
+    return None if table is None or image.schema.data_of(table).dropped_version else table
+
+
+def requested_table(image: Image, request: Request) -> Table:
+    """Return the table of a request. Raises Rejected if it was dropped since."""
+    table = table_of(image, request)
+    if table is None:
+        raise Rejected("table_dropped", "The table was dropped.", "There is nothing left to do.")
     return table
 
 
@@ -402,13 +408,13 @@ def check_dead(image: Image, node_ids: Iterable[str]) -> Rejection | None:
 
 def gaining_nodes(transition: Transition) -> list[str]:
     """Return the nodes that gain ranges, or hold them on another shard afterwards, sorted."""
-    rows = _planned_rows(transition)
+    rows = transition.rows()
     return sorted({node for row in rows for node in (*row.coming(), *row.shifting())})
 
 
 def receiving_nodes(transition: Transition) -> list[str]:
     """Return the nodes that must receive acknowledged writes before reads move to them, sorted."""
-    return sorted({node for row in _planned_rows(transition) for node in row.receiving()})
+    return sorted({node for row in transition.rows() for node in row.receiving()})
 
 
 def receiving_and_own_nodes(transition: Transition) -> list[str]:
@@ -420,7 +426,7 @@ def receiving_and_own_nodes(transition: Transition) -> list[str]:
 
 def losing_nodes(transition: Transition) -> list[str]:
     """Return the nodes that lose ranges, or held them on another shard before, sorted."""
-    rows = _planned_rows(transition)
+    rows = transition.rows()
     return sorted({node for row in rows for node in (*row.leaving(), *row.shifting())})
 
 
@@ -439,20 +445,16 @@ def sets_of_both(transition: Transition) -> set[frozenset[str]]:
     """Return the old replicas, the new ones, and both together, of every planned range; each set
     once.
     """
-    rows = {(row.old, row.new) for row in _planned_rows(transition)}
+    rows = {(row.old, row.new) for row in transition.rows()}
     return {frozenset(each) for old, new in rows for each in (old, new, (*old, *new))}
 
 
 def more_dead_after(transition: Transition, dead: Set[str]) -> int:
     """Return how many more of the new replicas are dead than of the old ones, over all rows."""
-    before = {node_id for row in _planned_rows(transition) for node_id in row.old}
+    before = {node_id for row in transition.rows() for node_id in row.old}
     return len(new_replicas(transition) & dead) - len(before & dead)
 
 
 def new_replicas(transition: Transition) -> set[str]:
     """Return the nodes that have any of its ranges after the transition."""
-    return {node_id for row in _planned_rows(transition) for node_id in row.new}
-
-
-def _planned_rows(transition: Transition) -> Iterable[TransitionRow]:
-    return (row for plan in transition.plans.values() for row in plan.rows)
+    return {node_id for row in transition.rows() for node_id in row.new}

@@ -53,10 +53,11 @@ def rebuild(context: Context, command: Rebuild) -> Decision:
     return NodeChanged(msgspec.structs.replace(node, request_id=change.request.request_id)), change
 
 
-def plans(image: Image, requests: list[Request]) -> dict[str, TransitionPlan] | Rejection:
+def plans(image: Image, requests: list[Request]) -> dict[str, TransitionPlan]:
     """Return the ranges that the node replicates, with the same replicas before and after."""
     (request,) = requests
-    return _check_sources(image, request) or _plans(image, request.node_id)
+    required(_check_sources(image, request))
+    return _plans(image, request.node_id)
 
 
 def needed(image: Image, requests: list[Request]) -> list[str]:

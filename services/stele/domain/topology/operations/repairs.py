@@ -6,7 +6,7 @@ from typing import Final
 import msgspec
 import numpy as np
 
-from stele.domain.base import Rejection, required
+from stele.domain.base import Rejected, Rejection, required
 from stele.domain.context import Context, Decision, unknown_node
 from stele.domain.facts import AnyFact
 from stele.domain.image import Image
@@ -37,6 +37,7 @@ from stele.domain.topology.operations.base import (
     Sources,
     State,
     requested_table,
+    table_of,
 )
 
 # Repair of a tablet: each replica receives the rows that it lacks, while the tablet serves.
@@ -181,40 +182,35 @@ def _request_for(
     return of_tablet(context, asked, repair.tablet, repair.why, alone=alone)
 
 
-def plans(image: Image, requests: list[Request]) -> dict[str, TransitionPlan] | Rejection:
+def plans(image: Image, requests: list[Request]) -> dict[str, TransitionPlan]:
     """Return the plan of the one row of the tablet map, with the same replicas before and after."""
     (request,) = requests
     table = requested_table(image, request)
-    if isinstance(table, Rejection):
-        return table
-    refused = check_tablet(image, table, _asked(image, table, request))
-    if refused is not None:
-        return refused
+    name = image.schema.full_name(table)
+    asked = TabletRepair(table=name, tablet=request.tablet, of=request.tablet_count)
+    required(check_tablet(image, table, asked))
     row = row_of(image.ring.placements[table.placement], request.tablet)
     return {table.placement: TransitionPlan((staying(row),), locks=(Range(row.start, row.end),))}
 
 
-def _asked(image: Image, table: Table, request: Request) -> TabletRepair:
-    name = image.schema.full_name(table)
-    return TabletRepair(table=name, tablet=request.tablet, of=request.tablet_count)
-
-
 def needed(image: Image, requests: list[Request]) -> list[str]:
     """Return all participating replicas: rows that one of them does not send stay unrepaired."""
-    planned = plans(image, requests)
-    rows = () if isinstance(planned, Rejection) else [r for p in planned.values() for r in p.rows]
-    return sorted(participants(image, requests[0].among, {n for row in rows for n in row.old}))
+    try:
+        planned = plans(image, requests)
+    except Rejected:
+        return []
+    replicas = {n for plan in planned.values() for row in plan.rows for n in row.old}
+    return sorted(participants(image, requests[0].among, replicas))
 
 
 def receivers(repairing: Transition) -> list[str]:
-    rows = (row for plan in repairing.plans.values() for row in plan.rows)
-    return sorted({node for row in rows for node in row.old if len(row.old) > 1})
+    return sorted({n for row in repairing.rows() for n in row.old if len(row.old) > 1})
 
 
 def skipped_receivers(image: Image, repairing: Transition) -> frozenset[str]:
     """Return the replicas that do not take part, dead or alive."""
     nodes, among = image.membership.nodes, _among(image, repairing)
-    rows = (row for plan in repairing.plans.values() for row in plan.rows)
+    rows = repairing.rows()
     return frozenset(n for row in rows for n in row.old if not among.has(n, nodes[n].dc))
 
 
@@ -340,8 +336,8 @@ def _newest_ms(image: Image, table: Table) -> int:
 
 def table_repair_missing(image: Image, request: Request) -> MissingCondition | None:
     """Return the tablets that were repaired before the request, or never."""
-    table = requested_table(image, request)
-    if request.status is RequestStatus.PENDING or isinstance(table, Rejection):
+    table = table_of(image, request)
+    if request.status is RequestStatus.PENDING or table is None:
         return None
     left, of = _left(image, table, request)
     if not left:
@@ -360,8 +356,8 @@ def _left(image: Image, table: Table, request: Request) -> tuple[int, int]:
 
 def table_repair_foreseen(image: Image, request: Request) -> tuple[str, ...]:
     """Return the balancer's work for it."""
-    table = requested_table(image, request)
-    if isinstance(table, Rejection):
+    table = table_of(image, request)
+    if table is None:
         return ()
     left, _ = _left(image, table, request)
     name = image.schema.full_name(table)
@@ -371,9 +367,8 @@ def table_repair_foreseen(image: Image, request: Request) -> tuple[str, ...]:
 def table_repair_step(context: Context, request: Request) -> tuple[AnyFact, ...]:
     """Start; then end as done, or as failed if the table was dropped."""
     image = context.image
-    table = requested_table(image, request)
-    if isinstance(table, Rejection):
-        return ended(context, image, request, RequestStatus.FAILED, table.message)
+    if table_of(image, request) is None:
+        return ended(context, image, request, RequestStatus.FAILED, "The table was dropped.")
     if request.status is RequestStatus.PENDING:
         return (RequestChanged(started(context, request)),)
     done = ended(context, image, request, RequestStatus.DONE, "")

@@ -113,15 +113,13 @@ def _check_tag(image: Image, tag: str) -> Rejection | None:
     )
 
 
-def snapshot_plans(image: Image, requests: list[Request]) -> dict[str, TransitionPlan] | Rejection:
+def snapshot_plans(image: Image, requests: list[Request]) -> dict[str, TransitionPlan]:
     """Return a plan that changes no rows and locks the whole map."""
     (request,) = requests
     table = requested_table(image, request)
-    if isinstance(table, Rejection):
-        return table
     lost = _unreadable(image, table.placement)
     if lost:
-        return Rejection("no_quorum", lost, "Remove or replace the dead nodes first.")
+        raise Rejected("no_quorum", lost, "Remove or replace the dead nodes first.")
     # The locks keep the replicas of every tablet while nodes write their rows.
     return {table.placement: TransitionPlan((), locks=(Range(*WHOLE_RING),))}
 
@@ -422,7 +420,7 @@ def check_restore(image: Image, requests: list[Request]) -> Rejection | None:
 
 def restore_receivers(restoring: Transition) -> list[str]:
     """Return all replicas, also a single one."""
-    return sorted({n for plan in restoring.plans.values() for row in plan.rows for n in row.old})
+    return sorted({n for row in restoring.rows() for n in row.old})
 
 
 def no_sources(

@@ -7,7 +7,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from stele.domain.base import Rejection, required
+from stele.domain.base import Rejected, Rejection, required
 from stele.domain.context import Context, Decision
 from stele.domain.image import Image
 from stele.domain.model.operations import MoveTablets, TabletMove
@@ -163,14 +163,16 @@ def _placed(image: Image, table: Table, move: TabletMove, shards: Shards) -> Tab
 def _request(context: Context, table: Table, move: TabletMove, *, alone: bool) -> RequestChanged:
     within = move.from_node == move.to_node
     kind = RequestKind.INTRANODE_MIGRATION if within else RequestKind.TABLET_MIGRATION
-    asked = msgspec.structs.replace(
-        new_request(context, kind, table_id=table.table_id).request,
+    asked = new_request(
+        context,
+        kind,
+        table_id=table.table_id,
         tablet_count=len(context.image.ring.placements[table.placement]),
         from_node=move.from_node,
         to_node=move.to_node,
         to_shard=move.to_shard if move.to_node else ANY,
         force=move.force,
-    )
+    ).request
     return of_tablet(context, asked, move.tablet, move.why, alone=alone)
 
 
@@ -193,7 +195,7 @@ def _check_alone(
     )
 
 
-def plans(image: Image, requests: list[Request]) -> dict[str, TransitionPlan] | Rejection:
+def plans(image: Image, requests: list[Request]) -> dict[str, TransitionPlan]:
     """Return the plan of the one row of the tablet map.
 
     The new replica takes the position of the old one, or follows all others.
@@ -201,7 +203,7 @@ def plans(image: Image, requests: list[Request]) -> dict[str, TransitionPlan] | 
     (request,) = requests
     table = image.schema.tables.get(request.table_id)
     if table is None or table.dropped_version:
-        return Rejection("table_dropped", "The table was dropped.", "There is nothing to move.")
+        raise Rejected("table_dropped", "The table was dropped.", "There is nothing to move.")
     move = TabletMove(
         table=image.schema.full_name(table),
         tablet=request.tablet,
@@ -212,9 +214,7 @@ def plans(image: Image, requests: list[Request]) -> dict[str, TransitionPlan] | 
         to_shard=request.to_shard,
         beyond=True,  # that was looked at when it was asked for
     )
-    refused = check_move(image, table, move) or _check_balancing(image, request.actor, table, move)
-    if refused is not None:
-        return refused
+    required(check_move(image, table, move) or _check_balancing(image, request.actor, table, move))
     row = row_of(image.ring.placements[table.placement], request.tablet)
     onto = {request.to_node: request.to_shard} if request.to_node else {}
     changed = changing(row, replicas_after(row.reads, move), onto)

@@ -83,7 +83,7 @@ def _check_count(image: Image, table: Table, wanted: int) -> Rejection | None:
     )
 
 
-def plans(image: Image, requests: list[Request]) -> dict[str, TransitionPlan] | Rejection:
+def plans(image: Image, requests: list[Request]) -> dict[str, TransitionPlan]:
     """Return a plan that locks the whole map.
 
     No range changes its nodes. In a merge, a tablet takes over the order of its sibling's replicas,
@@ -91,11 +91,7 @@ def plans(image: Image, requests: list[Request]) -> dict[str, TransitionPlan] | 
     """
     (request,) = requests
     table = requested_table(image, request)
-    if isinstance(table, Rejection):
-        return table
-    refused = _check_count(image, table, request.tablet_count)
-    if refused is not None:
-        return refused
+    required(_check_count(image, table, request.tablet_count))
     placement = image.ring.placements[table.placement]
     merges = request.tablet_count < len(placement)
     # Siblings that are apart cannot merge yet; ``siblings_apart`` then keeps the request waiting.
