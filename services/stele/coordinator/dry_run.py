@@ -37,9 +37,8 @@ from stele.domain.preflight import (
     asked,
     preflight,
     share_of,
-    tokens_held,
 )
-from stele.domain.ring.ranges import RING_SIZE
+from stele.domain.ring.ranges import RING_SIZE, held_tokens
 from stele.domain.ring.transition import TransitionRow, stream_sources
 from stele.domain.tablets.maps import row_of
 from stele.domain.topology.barriers import AckTable
@@ -336,15 +335,16 @@ def _density(
     users = {p: names.get(p) or [data.name for data in image.schema.using(p)] for p in gained}
     streamed = {name for each in users.values() for name in each}
     sizes = defaultdict[tuple[str, str], float](float)
-    held_tokens = dict[str, Counter[str]]()
+    by_placement = dict[str, Counter[str]]()
     for node_id, held in held_bytes.items():
         for data_id, size_bytes in held.items():
             data = image.schema.of_data(data_id)
             if data is None or data.name not in streamed:
                 continue
-            if data.placement not in held_tokens:
-                held_tokens[data.placement] = tokens_held(image.ring.placement(data.placement).rows)
-            if tokens := held_tokens[data.placement][node_id]:
+            if data.placement not in by_placement:
+                rows = image.ring.placement(data.placement).rows
+                by_placement[data.placement] = held_tokens(rows)
+            if tokens := by_placement[data.placement][node_id]:
                 sizes[node_id, data.name] += size_bytes * RING_SIZE / tokens
     return {
         (node_id, placement): sum(sizes[node_id, name] for name in each)

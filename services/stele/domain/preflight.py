@@ -17,7 +17,7 @@ from stele.domain.image import Image
 from stele.domain.model.requests import Request
 from stele.domain.model.transitions import Transition
 from stele.domain.names import TransitionState
-from stele.domain.ring.ranges import RING_SIZE, RangeReplicas, upper_bound
+from stele.domain.ring.ranges import RING_SIZE, RangeReplicas, distance, held_tokens
 from stele.domain.ring.transition import TransitionPlan, TransitionRow, lacks_sources
 from stele.domain.topology.live_copies import (
     check_loss,
@@ -132,12 +132,7 @@ def _racks(image: Image, replicas: tuple[str, ...]) -> set[tuple[str, str]]:
 
 def share_of(rows: Iterable[TransitionRow | RangeReplicas]) -> float:
     """Return the share of these ranges in the ring, 0 to 1."""
-    return sum(map(tokens_in, rows)) / RING_SIZE
-
-
-def tokens_in(range_: TransitionRow | RangeReplicas) -> int:
-    """Return the number of tokens in a range."""
-    return upper_bound(range_.end) - range_.start
+    return sum(distance(row.start, row.end) for row in rows) / RING_SIZE
 
 
 class PlannedStep(msgspec.Struct, frozen=True, kw_only=True):
@@ -355,13 +350,12 @@ def _placement(image: Image, request: Request, name: str, plan: TransitionPlan) 
     own = OPERATIONS[request.kind].own_placement(image, request)
     placement = image.ring.placement(name if own is None else own.begins_as)
     users = image.schema.using(name) if own is None else [image.schema.by_id[request.keyspace_id]]
-    before = tokens_held(placement.rows)
+    before = held_tokens(placement.rows)
     after = Counter(before)
     for row in plan.rows:
-        for node_id in row.coming():
-            after[node_id] += tokens_in(row)
-        for node_id in row.leaving():
-            after[node_id] -= tokens_in(row)
+        size = distance(row.start, row.end)
+        after.update(dict.fromkeys(row.coming(), size))
+        after.subtract(dict.fromkeys(row.leaving(), size))
     return PlannedPlacement(
         placement=name,
         keyspaces=tuple(keyspace.name for keyspace in users),
@@ -371,15 +365,6 @@ def _placement(image: Image, request: Request, name: str, plan: TransitionPlan) 
         nodes=_compared(before, after),
         racks=_compared(_by_rack(image, before), _by_rack(image, after)),
     )
-
-
-def tokens_held(rows: Iterable[RangeReplicas]) -> Counter[str]:
-    """Return the number of tokens for which each node serves reads."""
-    found = Counter[str]()
-    for row in rows:
-        for node_id in row.reads:
-            found[node_id] += tokens_in(row)
-    return found
 
 
 def _by_rack(image: Image, held: Counter[str]) -> Counter[str]:

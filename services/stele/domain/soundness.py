@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import msgspec
 
-from stele.domain.base import Fact, Rejected
+from stele.domain.base import Fact, Rejected, Rejection
 from stele.domain.context import bad_name
 from stele.domain.ddl.tables import bad_options
 from stele.domain.image import Image
@@ -17,8 +17,8 @@ from stele.domain.model.schema import Keyspace, SchemaImage, Table, placement_na
 from stele.domain.model.schema_objects import TableSchema, TypeTextError, user_types_in
 from stele.domain.model.transitions import Transition
 from stele.domain.names import JOINING, OWNS_TOKENS, NodeState
-from stele.domain.ring.placement import Placement, text_of
-from stele.domain.ring.ranges import MAX_TOKEN, MIN_TOKEN, RangeReplicas, range_of, upper_bound
+from stele.domain.ring.placement import Placement, cover_flaws, replica_flaws, text_of
+from stele.domain.ring.ranges import MAX_TOKEN, MIN_TOKEN, RangeReplicas
 from stele.domain.ring.transition import WHOLE_RING, equals_at_rest
 from stele.domain.rules.ring import ring_now
 from stele.domain.rules.schema import check_columns, in_order
@@ -35,6 +35,12 @@ class Flaw(msgspec.Struct, frozen=True, order=True):
 
     def __str__(self) -> str:
         return f"{self.place}: {self.what}"
+
+
+def _words(refused: Rejection | None) -> Iterator[str]:
+    """Yield the refusal of a name or of options as a flaw."""
+    if refused is not None:
+        yield f"{refused.message} {refused.hint}"
 
 
 # Check for numbers that no record can hold. JSON has larger ones than the log's eight bytes.
@@ -80,30 +86,13 @@ def row_flaws(name: str, rows: Sequence[RangeReplicas]) -> Iterator[Flaw]:
     """
     for row in rows:
         place = place_of(name, row)
-        if row.start >= upper_bound(row.end):
-            yield Flaw(place, "it is no range: its end is not above its start")
-        yield from (Flaw(place, what) for what in (*_replicas(row), *_numbers(row)))
-    yield from _cover(name, rows)
+        yield from (Flaw(place, what) for what in (*replica_flaws(row), *_numbers(row)))
+    for at, what in cover_flaws(rows):
+        yield Flaw(f"placement {name}" if at is None else place_of(name, at), what)
 
 
 def place_of(name: str, row: RangeReplicas) -> str:
-    return f"placement {name}, range {text_of(range_of(row))}"
-
-
-def _cover(name: str, rows: Iterable[RangeReplicas]) -> Iterator[Flaw]:
-    """Check that the ranges together contain each token once."""
-    held = MIN_TOKEN
-    before: RangeReplicas | None = None
-    # The row that reaches furthest is remembered, because a short row may lie inside a long one.
-    for row in sorted(rows, key=lambda row: row.start):
-        if row.start < held and before is not None:
-            yield Flaw(place_of(name, row), f"it overlaps {text_of(range_of(before))}")
-        elif row.start > held:
-            yield Flaw(place_of(name, row), f"no row has the tokens from {held} up to its start")
-        if before is None or upper_bound(row.end) > held:
-            held, before = upper_bound(row.end), row
-    if held != upper_bound(MIN_TOKEN):
-        yield Flaw(f"placement {name}", f"no row has the tokens above {held}")
+    return f"placement {name}, range {text_of(row)}"
 
 
 def _numbers(row: RangeReplicas) -> Iterator[str]:
@@ -115,22 +104,6 @@ def _numbers(row: RangeReplicas) -> Iterator[str]:
         yield f"its versions are not from 0 to {MOST_VERSION}"
     if max((*row.shards, *row.other_shards), default=0) > MOST_SHARD:
         yield f"its shards are not all up to {MOST_SHARD}"
-
-
-def _replicas(row: RangeReplicas) -> Iterator[str]:
-    for what, nodes in (("reads", row.reads), ("writes", row.writes), ("other", row.other)):
-        twice = sorted({node for node in nodes if nodes.count(node) > 1})
-        if twice:
-            yield f"its {what} name {', '.join(twice)} twice"
-    unwritten = [node for node in row.reads if node not in row.writes]
-    if unwritten:
-        yield f"it is read from {', '.join(unwritten)}, which receive no writes"
-    unwritten = [node for node in row.other if node not in row.writes]
-    if unwritten:
-        yield f"it asks {', '.join(unwritten)} for acks, which receive no writes"
-    for what, shards in (("shards", row.shards), ("other_shards", row.other_shards)):
-        if (shards and len(shards) != len(row.writes)) or min(shards, default=0) < 0:
-            yield f"its {what} are not one for each of its writes: {list(shards)}"
 
 
 # Checks of nodes: each name, address, host id and token belongs to one node.
@@ -146,9 +119,7 @@ def member_flaws(image: Image) -> Iterator[Flaw]:
 
 def _of_node(node: Node, epoch: int) -> Iterator[str]:
     for what, name in (("node", node.node_id), ("dc", node.dc), ("rack", node.rack)):
-        refused = bad_name(what, name)
-        if refused is not None:
-            yield f"{refused.message} {refused.hint}"
+        yield from _words(bad_name(what, name))
     if len({*node.tokens}) != len(node.tokens):
         yield "it has a token twice"
     if any(not MIN_TOKEN < token <= MAX_TOKEN for token in node.tokens):
@@ -329,9 +300,7 @@ def schema_flaws(image: Image) -> Iterator[Flaw]:
 
 
 def _of_keyspace(image: Image, keyspace: Keyspace) -> Iterator[str]:
-    refused = bad_name("keyspace", keyspace.name, dots=False)
-    if refused is not None:
-        yield f"{refused.message} {refused.hint}"
+    yield from _words(bad_name("keyspace", keyspace.name, dots=False))
     if any(factor < 1 for factor in keyspace.replication.values()):
         yield f"its replication is {keyspace.replication}; leave out a dc that has no replicas"
     if not keyspace.replication:
@@ -350,13 +319,9 @@ def _of_keyspace(image: Image, keyspace: Keyspace) -> Iterator[str]:
 
 
 def _of_table(image: Image, table: Table) -> Iterator[str]:
-    refused = bad_name("table", table.name, dots=False)
-    if refused is not None:
-        yield f"{refused.message} {refused.hint}"
+    yield from _words(bad_name("table", table.name, dots=False))
     yield from _versions(image, table)
-    refused = bad_options(table.options)
-    if refused is not None:
-        yield f"{refused.message} {refused.hint}"
+    yield from _words(bad_options(table.options))
     keyspace = image.schema.by_id[table.keyspace_id]
     if keyspace.tablets != bool(table.placement):
         has = "a" if table.placement else "no"

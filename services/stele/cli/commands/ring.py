@@ -15,7 +15,7 @@ from stele.cli.options import FROM_ZERO, Format, ReadPoint, Where
 from stele.cli.output import counted, joined, percent, table
 from stele.cli.reading import StateReading
 from stele.domain.model.schema import Keyspace
-from stele.domain.ring.ranges import RING_SIZE, RangeReplicas, tokens_in
+from stele.domain.ring.ranges import RING_SIZE, RangeReplicas, distance
 from stele.runtime.answers.metadata_log import PlacementsPage
 
 PAGE = 1000
@@ -76,7 +76,7 @@ def _table(title: str, rows: list[RangeReplicas]) -> Table:
     numbers = ("start (exclusive)", "end (inclusive)", "share", "version")
     shown = table(title, *numbers, "replicas", right=numbers)
     for row in rows:
-        share = percent(tokens_in(row), RING_SIZE)
+        share = percent(distance(row.start, row.end), RING_SIZE)
         shown.add_row(str(row.start), str(row.end), share, str(row.version), replicas(row))
     return shown
 

@@ -7,9 +7,9 @@ separate column.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass
-from itertools import chain, combinations, zip_longest
+from itertools import chain, combinations
 from operator import attrgetter
 from typing import Final, Self
 
@@ -71,42 +71,34 @@ def on_nodes(columns: Sequence[Ints], change: Callable[[Ints], Ints]) -> tuple[I
     )
 
 
-def encoded(
-    starts: Sequence[int],
-    versions: Sequence[int],
-    versions_before: Sequence[int],
-    reads: Sequence[tuple[str, ...]],
-    writes: Sequence[tuple[str, ...]],
-    others: Sequence[tuple[str, ...]],
-    nodes: NodeNumbers,
-    shards: Sequence[tuple[int, ...]] = (),
-    other_shards: Sequence[tuple[int, ...]] = (),
-) -> tuple[NodeNumbers, Rows]:
+def _encoded(rows: Sequence[RangeReplicas], nodes: NodeNumbers) -> tuple[NodeNumbers, Rows]:
     """Return the rows as columns, and the numbers with those of nodes that had none."""
+    reads, writes = [row.reads for row in rows], [row.writes for row in rows]
     pairs = zip(reads, writes, strict=True)
-    counts = [len(w) if r is w else _reads_count(r, w) for r, w in pairs]
-    listed: Sequence[tuple[str, ...]] = ()
+    counts = [len(r) if r is w or r == w[: len(r)] else LISTED for r, w in pairs]
+    listed, asked = list[tuple[str, ...]](), [row.other for row in rows]
     if LISTED in counts:
         listed = [names if n == LISTED else () for names, n in zip(reads, counts, strict=True)]
-    asked: Sequence[tuple[str, ...]] = others if any(others) else ()
+    if not any(asked):
+        asked = []
     try:
         lists = nodes.encode(writes), _by_number(listed, nodes), _by_number(asked, nodes)
     # Most changes name known nodes only, so numbers are added only after a failed look-up.
     except KeyError:
         nodes = nodes.with_nodes(chain.from_iterable(chain(writes, listed, asked)))
         lists = nodes.encode(writes), _by_number(listed, nodes), _by_number(asked, nodes)
-    changes = np.array(versions, np.int64), np.array(versions_before, np.int64)
     written, read, other = lists
     columns = replica_columns(
-        *changes,
+        np.array([row.version for row in rows], np.int64),
+        np.array([row.version_before for row in rows], np.int64),
         written,
         read,
         np.array(counts, np.int32),
         other,
-        _listed(shards),
-        _listed(other_shards),
+        _listed([row.shards for row in rows]),
+        _listed([row.other_shards for row in rows]),
     )
-    return nodes, Rows(np.array(starts, np.int64), columns)
+    return nodes, Rows(np.array([row.start for row in rows], np.int64), columns)
 
 
 def _by_number(lists: Sequence[tuple[str, ...]], nodes: NodeNumbers) -> Numbers | None:
@@ -118,10 +110,6 @@ def _listed(lists: Sequence[tuple[int, ...]]) -> Numbers | None:
         return None
     counts = list(map(len, lists))
     return padded(np.fromiter(chain.from_iterable(lists), np.int32), counts, max(counts))
-
-
-def _reads_count(reads: tuple[str, ...], writes: tuple[str, ...]) -> int:
-    return len(reads) if reads == writes[: len(reads)] else LISTED
 
 
 def reads_of(rows: Rows) -> Numbers:
@@ -282,27 +270,6 @@ def _breaks(starts: Keys, ends: Keys) -> list[int]:
     return [*(breaks + 1).tolist(), len(starts)]
 
 
-def check_same_span(removed: Sequence[ChangeSpan], added: Sequence[ChangeSpan]) -> None:
-    """Check that the added rows cover exactly the tokens of the removed rows.
-
-    Raises PlacementError.
-    """
-    for gone, come in zip_longest(removed, added):
-        if come is None or (gone is not None and gone.start < come.start):
-            raise PlacementError(
-                f"The change leaves a gap after {gone.start}: nothing is added there."
-            )
-        if gone is None or come.start < gone.start or upper_bound(gone.end) < upper_bound(come.end):
-            raise PlacementError(
-                f"What is added in {text_of(Range(come.start, come.end))} is out of order or overlaps "
-                "rows that are not removed."
-            )
-        if come.end != gone.end:
-            raise PlacementError(
-                f"The change leaves a gap after {come.end}: nothing is added there."
-            )
-
-
 def text_of(range_: Range | RangeReplicas | ChangeSpan) -> str:
     return f"({range_.start}, {range_.end}]"
 
@@ -328,37 +295,39 @@ def _cover(starts: Keys, ends: Keys) -> bool:
     )
 
 
-def _check_cover(rows: Sequence[RangeReplicas]) -> None:
-    """Raise PlacementError with the row that breaks the rule of ``_cover``."""
-    expected = MIN_TOKEN
-    for index, row in enumerate(rows):
-        if index and expected == MIN_TOKEN:
-            raise PlacementError(f"Row {index}, {text_of(row)}, comes after the ring's end.")
-        if row.start != expected:
-            flaw = "leaves a gap after" if row.start > expected else "is out of order or overlaps"
-            raise PlacementError(f"Row {index}, {text_of(row)}, {flaw} {expected}.")
+def cover_flaws(rows: Iterable[RangeReplicas]) -> Iterator[tuple[RangeReplicas | None, str]]:
+    """Yield the gaps and overlaps of rows in any order, each with its row; None is the ring's end."""
+    held = MIN_TOKEN
+    before: RangeReplicas | None = None
+    # The row that reaches furthest is remembered, because a short row may lie inside a long one.
+    for row in sorted(rows, key=_START):
         if row.start >= upper_bound(row.end):
-            raise PlacementError(f"Row {index}, {text_of(row)}, is no range: it holds no token.")
-        expected = row.end
-    if not rows or expected != MIN_TOKEN:
-        raise PlacementError(
-            f"The rows do not cover the ring: nothing holds what is above {expected}."
-        )
+            yield row, "it is no range: its end is not above its start"
+        if row.start < held and before is not None:
+            yield row, f"it overlaps {text_of(before)}"
+        elif row.start > held:
+            yield row, f"no row has the tokens from {held} up to its start"
+        if before is None or upper_bound(row.end) > held:
+            held, before = upper_bound(row.end), row
+    if held != upper_bound(MIN_TOKEN):
+        yield None, f"no row has the tokens above {held}"
 
 
-def _check_replicas(row: RangeReplicas) -> None:
-    for name, nodes in (("reads", row.reads), ("writes", row.writes), ("others", row.other)):
-        if len(set(nodes)) != len(nodes):
-            raise PlacementError(f"The {name} of {text_of(row)} name a node twice: {nodes}.")
+def replica_flaws(row: RangeReplicas) -> Iterator[str]:
+    """Yield what is wrong with a row's replicas. ``first_unsound`` finds the row in columns."""
+    for what, nodes in (("reads", row.reads), ("writes", row.writes), ("other", row.other)):
+        twice = sorted({node for node in nodes if nodes.count(node) > 1})
+        if twice:
+            yield f"its {what} name {', '.join(twice)} twice"
     unwritten = [node for node in row.reads if node not in row.writes]
     if unwritten:
-        raise PlacementError(f"{text_of(row)} is read from {unwritten}, which receive no writes.")
+        yield f"it is read from {', '.join(unwritten)}, which receive no writes"
     unwritten = [node for node in row.other if node not in row.writes]
     if unwritten:
-        raise PlacementError(f"{text_of(row)} asks {unwritten} for acks, which receive no writes.")
-    for shards in (row.shards, row.other_shards):
+        yield f"it asks {', '.join(unwritten)} for acks, which receive no writes"
+    for what, shards in (("shards", row.shards), ("other_shards", row.other_shards)):
         if (shards and len(shards) != len(row.writes)) or min(shards, default=0) < 0:
-            raise PlacementError(f"{text_of(row)} has no shard for each of {row.writes}: {shards}.")
+            yield f"its {what} are not one for each of its writes: {list(shards)}"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -382,10 +351,11 @@ class Placement:
         checked = tuple(rows)
         nodes, columns = _encoded(checked, nodes)
         if not _cover(columns.keys, np.array([row.end for row in checked], np.int64)):
-            _check_cover(checked)
+            row, flaw = next(cover_flaws(checked), (None, "its rows are not in ring order"))
+            raise PlacementError(f"{text_of(row) if row else 'The ring'}: {flaw}.")
         unsound = first_unsound(columns)
         if unsound is not None:
-            _check_replicas(checked[unsound])
+            raise _unsound(checked[unsound])
         return cls(Columns.of(columns), nodes)
 
     @classmethod
@@ -465,6 +435,13 @@ class Placement:
         """Return the nodes that serve the reads of each row, by number."""
         return reads_of(self.table.all())
 
+    def read_on(self, nodes: Set[str]) -> Which:
+        """Return which of the replicas in ``reads`` are on these nodes, in the same shape."""
+        # The additional False is the entry for PAD, which is -1.
+        here = np.array([*(name in nodes for name in self.nodes.names), False])
+        found: Which = here[self.reads()]
+        return found
+
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Placement):
             return NotImplemented
@@ -523,20 +500,6 @@ def _numbers(lists: Ints) -> list[tuple[int, ...]]:
     return [tuple(n for n in numbers if n != PAD) for numbers in lists.tolist()]
 
 
-def _encoded(rows: Sequence[RangeReplicas], nodes: NodeNumbers) -> tuple[NodeNumbers, Rows]:
-    return encoded(
-        [row.start for row in rows],
-        [row.version for row in rows],
-        [row.version_before for row in rows],
-        [row.reads for row in rows],
-        [row.writes for row in rows],
-        [row.other for row in rows],
-        nodes,
-        [row.shards for row in rows],
-        [row.other_shards for row in rows],
-    )
-
-
 EMPTY_RING: Final = Placement.of((RangeReplicas(MIN_TOKEN, MIN_TOKEN, (), ()),))
 """The placement of a ring in which no node has tokens: one range without replicas."""
 
@@ -587,7 +550,11 @@ def changed(placement: Placement, change: PlacementChange) -> Placement:
     """
     outgoing = check_removed(placement, change.removed)
     spans = spans_of(change.added)
-    check_same_span(outgoing, spans)
+    if [(each.start, each.end) for each in outgoing] != [(each.start, each.end) for each in spans]:
+        gone, come = (", ".join(map(text_of, each)) or "nothing" for each in (outgoing, spans))
+        raise PlacementError(
+            f"What is added, {come}, has other tokens than what is removed, {gone}."
+        )
     _check_all_replicas(change)
     return Placement(_spliced(placement.table, spans, change), change.nodes)
 
@@ -596,7 +563,11 @@ def _check_all_replicas(change: PlacementChange) -> None:
     unsound = first_unsound(change.rows)
     if unsound is not None:
         (row,) = rows_of(change.rows.cut(unsound, unsound + 1), change.ends[unsound:], change.nodes)
-        _check_replicas(row)
+        raise _unsound(row)
+
+
+def _unsound(row: RangeReplicas) -> PlacementError:
+    return PlacementError(f"{text_of(row)}: {'; '.join(replica_flaws(row))}.")
 
 
 def _spliced(table: Columns, spans: Sequence[ChangeSpan], change: PlacementChange) -> Columns:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from bisect import bisect_left, bisect_right
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Final
@@ -154,20 +155,14 @@ def split_row(row: RangeReplicas, boundaries: Sequence[int]) -> tuple[RangeRepli
 # The part of the ring that each node holds, counted by replicas.
 
 
-def tokens_in(row: RangeReplicas) -> int:
-    return distance(row.start, row.end)
-
-
-def held_tokens(rows: Iterable[RangeReplicas]) -> dict[str, int]:
+def held_tokens(rows: Iterable[RangeReplicas]) -> Counter[str]:
     """Return node -> number of tokens that it serves reads of.
 
     RING_SIZE is a replica of everything.
     """
-    held: dict[str, int] = {}
+    held = Counter[str]()
     for row in rows:
-        size = tokens_in(row)
-        for node in row.reads:
-            held[node] = held.get(node, 0) + size
+        held.update(dict.fromkeys(row.reads, distance(row.start, row.end)))
     return held
 
 

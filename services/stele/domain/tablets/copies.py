@@ -15,7 +15,7 @@ from stele.domain.image import Image
 from stele.domain.model.membership import Node
 from stele.domain.model.requests import Request
 from stele.domain.model.schema import Keyspace, Replication, Table
-from stele.domain.ring.columns import Numbers
+from stele.domain.ring.placement import Placement
 
 # The racks of a tablet's replicas.
 #
@@ -218,13 +218,13 @@ def deviating_tables(image: Image, keyspace: Keyspace) -> Iterator[DeviatingTabl
         # Co-located tables share a map. It counts once, with its owner.
         if placement is None or table.base_table_id:
             continue
-        names, reads = placement.nodes.names, placement.reads()
-        found = deviations(wanted, _places(image, names), reads)
+        places = _places(image, placement.nodes.names)
+        found = deviations(wanted, places, placement.reads())
         counted = np.any([each.lacks + each.surplus for each in found.values()], axis=0)
         if change is not None and change.cancelled:
-            counted &= _count_of(_are(names, image.membership.excluded()), reads) == 0
+            counted &= ~placement.read_on(image.membership.excluded()).any(axis=1)
             for dc, each in found.items():
-                counted &= (each.lacks == 0) | _has_room(image, wanted, dc, names, reads)
+                counted &= (each.lacks == 0) | _has_room(image, wanted, dc, placement)
         if counted.any():
             yield DeviatingTable(
                 table=image.schema.full_name(table),
@@ -253,7 +253,7 @@ def recounting(image: Image, off: Set[str]) -> list[str]:
 
 
 def _has_room(
-    image: Image, wanted: Replication, dc: str, names: Sequence[str], reads: Numbers
+    image: Image, wanted: Replication, dc: str, placement: Placement
 ) -> npt.NDArray[np.bool_]:
     """Return by tablet whether a member can take another replica.
 
@@ -264,16 +264,14 @@ def _has_room(
     racks = wanted.racks.get(dc)
     if racks is None:
         free = {node.node_id for node in members}
-        return _count_of(_are(names, free), reads) < len(free)
-    found = np.ones(len(reads), np.bool_)
-    places = _places(image, names)
+        has_room: npt.NDArray[np.bool_] = placement.read_on(free).sum(axis=1) < len(free)
+        return has_room
+    found = np.ones(len(placement), np.bool_)
+    places = image.membership.nodes.items()
     for rack in {*racks} - {node.rack for node in members}:
-        found &= _count_of([place == RackPlace(dc, rack) for place in places], reads) > 0
+        inside = {name for name, node in places if (node.dc, node.rack) == (dc, rack)}
+        found &= placement.read_on(inside).any(axis=1)
     return found
-
-
-def _are(names: Sequence[str], nodes: Set[str]) -> list[bool]:
-    return [name in nodes for name in names]
 
 
 def _count_of(which: Sequence[bool], replicas: npt.NDArray[np.integer]) -> Counts:

@@ -106,18 +106,11 @@ def apart(placement: Placement) -> npt.NDArray[np.int64]:
     return np.flatnonzero((places[::2] != places[1::2]).any(axis=1))
 
 
-def of_excluded(image: Image, placement: str) -> npt.NDArray[np.bool_]:
-    """Return the mask of read replicas on excluded nodes, of shape (tablets, replicas)."""
-    found, excluded = image.ring.placements[placement], image.membership.excluded()
-    numbers = [found.nodes.numbers[n] for n in excluded if n in found.nodes.numbers]
-    which: npt.NDArray[np.bool_] = np.isin(found.reads(), numbers)
-    return which
-
-
 def of_dead_alone(image: Image, placement: str) -> npt.NDArray[np.bool_]:
     """Return the mask of tablets whose replicas are all excluded."""
-    reads = image.ring.placements[placement].reads()
-    alone: npt.NDArray[np.bool_] = (of_excluded(image, placement) | (reads == PAD)).all(axis=1)
+    found = image.ring.placements[placement]
+    dead = found.read_on(image.membership.excluded())
+    alone: npt.NDArray[np.bool_] = (dead | (found.reads() == PAD)).all(axis=1)
     return alone
 
 

@@ -18,7 +18,6 @@ from typing import Final, NamedTuple
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 
 from stele.domain.base import Rejection
 from stele.domain.image import Image
@@ -37,10 +36,6 @@ MOST_NAMED: Final = 3
 """Largest number of ranges of a placement that a text lists one by one."""
 
 replace = msgspec.structs.replace
-
-
-Counts = npt.NDArray[np.int64]
-"""One number for each range."""
 
 
 class Short(NamedTuple):
@@ -193,32 +188,23 @@ def _excluding(image: Image, dead: Set[str]) -> Image:
     return replace(image, membership=replace(image.membership, nodes=nodes))
 
 
-def _count(placement: Placement, nodes: Set[str]) -> Counts:
-    """Return how many of the replicas of each range are among these nodes."""
-    counted: Counts = _named(placement, nodes)[placement.reads()].sum(axis=1)
-    return counted
-
-
 def _writes_to(placement: Placement, nodes: Set[str]) -> Which:
     """Return the ranges that one of these nodes writes.
 
     After reads have moved, an old replica may have writes that the new ones lost with a dead node.
     """
-    writes = placement.table.all().values[WRITES].astype(np.int32, copy=False)
-    written: Which = np.any(_named(placement, nodes)[writes], axis=1)
+    names, writes = placement.nodes.names, placement.table.all().values[WRITES]
+    # PAD, which is -1, is no node.
+    numbers = [number for number, name in enumerate(names) if name in nodes]
+    written: Which = np.any(np.isin(writes, numbers), axis=1)
     return written
-
-
-def _named(placement: Placement, nodes: Set[str]) -> Which:
-    """Return by number whether a node is one of these. The last one is for PAD, which is -1."""
-    return np.array([name in nodes for name in placement.nodes.names] + [False])
 
 
 def _short(placement: Placement, dead: Set[str], needed: Callable[[int], int]) -> Which:
     """Return the ranges with dead replicas that have fewer than ``needed`` live ones."""
     counts = (placement.reads() != PAD).sum(axis=1)
     least = np.array([needed(n) for n in range(int(counts.max(initial=0)) + 1)])
-    died = _count(placement, dead)
+    died = placement.read_on(dead).sum(axis=1)
     short: Which = (died > 0) & (counts - died < least[counts])
     return short
 

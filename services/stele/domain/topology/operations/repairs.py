@@ -85,8 +85,7 @@ def check_among(image: Image, among: Among, placement: Placement) -> Rejection |
         )
     names = placement.nodes.names
     here = {*participants(image, among, (n for n in names if n in image.membership.nodes))}
-    mask = np.array([*(name in here for name in names), False])
-    if (mask[placement.reads()].sum(axis=1) >= ENOUGH).any():
+    if (placement.read_on(here).sum(axis=1) >= ENOUGH).any():
         return None
     return Rejection(
         "too_few_take_part",

@@ -35,7 +35,7 @@ from stele.domain.rules.requests import (
     started,
 )
 from stele.domain.rules.table_snapshots import unknown_snapshot
-from stele.domain.tablets.maps import of_dead_alone, of_excluded, row_of
+from stele.domain.tablets.maps import of_dead_alone, row_of
 from stele.domain.tablets.moves import check_tablet, no_tablets
 from stele.domain.topology.operations.base import (
     MissingCondition,
@@ -137,7 +137,7 @@ def _unreadable(image: Image, placement: str) -> str:
     if not excluded:
         return ""
     found = image.ring.placements[placement]
-    for tablet in np.flatnonzero(of_excluded(image, placement).any(axis=1)).tolist():
+    for tablet in np.flatnonzero(found.read_on(excluded).any(axis=1)).tolist():
         row = row_of(found, tablet)
         # A read quorum meets each acknowledged write (I4).
         if not read_satisfied({*row.reads} - excluded, row):
