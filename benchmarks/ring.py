@@ -38,7 +38,6 @@ from stele.domain.ring.placement import (
 from stele.domain.ring.ranges import MAX_TOKEN, MIN_TOKEN, Range, RangeReplicas, range_of
 from stele.domain.ring.strategy import NodeLocation, placement_of
 from stele.domain.ring.transition import (
-    WHOLE_RING,
     PlacementDelta,
     equals_at_rest,
     locks_of,
@@ -178,12 +177,9 @@ def operations() -> Iterator[Figure]:
     yield Figure("prepare_rings of a join", 1e3 * seconds, "ms", 1_000)
     seconds = best(lambda: prepare(found.before, found.after, tokens.keys(), new_tokens.keys()))
     yield Figure("prepare of a join alone", 1e3 * seconds, "ms")
-    locks = locks_of(found.plan, found.before)
     yield Figure("locks_of", 1e3 * best(lambda: locks_of(found.plan, found.before)), "ms")
     live = found.before
-    seconds = best(lambda: equals_at_rest(live, found.before, locks))
-    yield Figure("equals_at_rest over the locks", 1e3 * seconds, "ms")
-    seconds = best(lambda: equals_at_rest(live, found.before, [WHOLE_RING]))
+    seconds = best(lambda: equals_at_rest(live, found.before))
     yield Figure("equals_at_rest of the whole ring", 1e3 * seconds, "ms")
     yield Figure("rows of the plan", len(found.plan.rows), "rows")
     steps = (

@@ -18,8 +18,6 @@ from stele.domain.ring.placement import Placement, PlacementError, apply
 from stele.domain.ring.ranges import MAX_TOKEN, MIN_TOKEN, Range, contains, upper_bound
 from stele.domain.ring.strategy import NodeLocation, placement_of
 from stele.domain.ring.transition import (
-    WHOLE_RING,
-    Interval,
     disjoint,
     equals_at_rest,
     locks_of,
@@ -71,7 +69,7 @@ WORLDS = (
     World(26, 1, 2, 2, operations=3, moves=True, trials=120),
 )
 
-Locks = Callable[[Prepared], Sequence[Interval]]
+Locks = Callable[[Prepared], Sequence[Range]]
 
 
 def ring_of(world: World, rng: random.Random) -> Ring:
@@ -146,16 +144,12 @@ def at_rest(ring: Ring, world: World) -> Placement:
     return placement_of(ring.tokens, ring.locations, {"dc1": world.rf})
 
 
-def production_locks(found: Prepared) -> Sequence[Interval]:
+def production_locks(found: Prepared) -> Sequence[Range]:
     return locks_of(found.plan, found.before)
 
 
-def changed_rows_only(found: Prepared) -> Sequence[Interval]:
-    return disjoint((row.start, row.end) for row in found.plan.rows)
-
-
-def rests_as(live: Placement, computed: Placement) -> bool:
-    return equals_at_rest(live, computed, [WHOLE_RING])
+def changed_rows_only(found: Prepared) -> Sequence[Range]:
+    return disjoint(Range(row.start, row.end) for row in found.plan.rows)
 
 
 def serial(ring: Ring, plans: Mapping[Operation, Prepared], world: World) -> bool:
@@ -173,7 +167,7 @@ def serial(ring: Ring, plans: Mapping[Operation, Prepared], world: World) -> boo
                 placement = apply(placement, delta.removed, delta.added)
             except PlacementError:
                 return False
-            if not rests_as(placement, computed[frozenset(order[:done])]):
+            if not equals_at_rest(placement, computed[frozenset(order[:done])]):
                 return False
     return True
 
@@ -198,13 +192,14 @@ def test_steps_of_two_operations_may_alternate() -> None:
             for found in (one, two):
                 delta = step(placement, found.plan, version)
                 placement = apply(placement, delta.removed, delta.added)
-        assert rests_as(placement, at_rest(after(ring, list(plans)), world))
+        assert equals_at_rest(placement, at_rest(after(ring, list(plans)), world))
         placement = at_rest(ring, world)
         for version, step in enumerate((*steps, transition.rollback), start=1):
             delta = step(placement, one.plan, version)
             placement = apply(placement, delta.removed, delta.added)
-            assert equals_at_rest(placement, two.before, locks_of(two.plan, two.before))
-        assert rests_as(placement, at_rest(ring, world))
+            for locked in locks_of(two.plan, two.before):
+                assert placement.overlapping(locked) == two.before.overlapping(locked)
+        assert equals_at_rest(placement, at_rest(ring, world))
 
 
 def test_locks_on_changed_rows_only_are_not_enough() -> None:
@@ -218,26 +213,23 @@ def test_locks_on_changed_rows_only_are_not_enough() -> None:
 
 
 some_bounds = st.lists(some_token | st.just(MIN_TOKEN), min_size=2, max_size=2).map(
-    lambda pair: (min(pair), max(pair)) if min(pair) < max(pair) else (min(pair), MIN_TOKEN)
+    lambda pair: Range(min(pair), max(pair) if min(pair) < max(pair) else MIN_TOKEN)
 )
 
 
 @given(intervals=st.lists(some_bounds, max_size=8), token=some_token | st.just(MAX_TOKEN))
-def test_disjoint_intervals_contain_the_same_tokens(intervals: list[Interval], token: int) -> None:
+def test_disjoint_intervals_contain_the_same_tokens(intervals: list[Range], token: int) -> None:
     found = disjoint(intervals)
-    held = any(contains(Range(*interval), token) for interval in intervals)
-    assert sum(contains(Range(*interval), token) for interval in found) == held
-    assert all(upper_bound(a[1]) < b[0] for a, b in pairwise(found))
+    held = any(contains(interval, token) for interval in intervals)
+    assert sum(contains(interval, token) for interval in found) == held
+    assert all(upper_bound(a.end) < b.start for a, b in pairwise(found))
 
 
 @given(a=st.lists(some_bounds, max_size=4), b=st.lists(some_bounds, max_size=4))
-def test_locks_overlap_if_an_end_of_one_lies_in_the_other(
-    a: list[Interval], b: list[Interval]
-) -> None:
+def test_locks_overlap_if_an_end_of_one_lies_in_the_other(a: list[Range], b: list[Range]) -> None:
     """Two unions of (start, end] overlap exactly if an end of one lies in the other."""
-    ends = [x[1] for x in (*a, *b)]
+    ends = [x.end for x in (*a, *b)]
     shared = any(
-        any(contains(Range(*x), end) for x in a) and any(contains(Range(*y), end) for y in b)
-        for end in ends
+        any(contains(x, end) for x in a) and any(contains(y, end) for y in b) for end in ends
     )
     assert overlaps(disjoint(a), disjoint(b)) == shared == overlaps(disjoint(b), disjoint(a))

@@ -19,7 +19,7 @@ from stele.domain.model.transitions import Transition
 from stele.domain.names import JOINING, OWNS_TOKENS, NodeState
 from stele.domain.ring.placement import Placement, cover_flaws, replica_flaws, text_of
 from stele.domain.ring.ranges import MAX_TOKEN, MIN_TOKEN, RangeReplicas
-from stele.domain.ring.transition import WHOLE_RING, equals_at_rest
+from stele.domain.ring.transition import equals_at_rest
 from stele.domain.rules.ring import ring_now
 from stele.domain.rules.schema import check_columns, in_order
 from stele.domain.tablets.maps import MAX_TABLETS
@@ -183,7 +183,7 @@ def ring_flaws(image: Image) -> Iterator[Flaw]:
     ring = ring_now(image)
     for name, replication in image.schema.replications().items():
         live, computed = image.ring.placements[name], ring.placement(replication)
-        if not equals_at_rest(live, computed, [WHOLE_RING]):
+        if not equals_at_rest(live, computed):
             yield _first_difference(name, live, computed)
     for table in image.schema.map_owners():
         for row in image.ring.placements[table.placement].rows:

@@ -11,7 +11,7 @@ from stele.domain.ring.placement import Placement, apply
 from stele.domain.ring.quorum import blocking
 from stele.domain.ring.ranges import MIN_TOKEN, range_of
 from stele.domain.ring.strategy import placement_of
-from stele.domain.ring.transition import TransitionPlan, received, stream_sources
+from stele.domain.ring.transition import TransitionPlan, stream_sources
 from tests.domain.ring.rings import Ring, changes, prepare_rings, some_rf
 
 Change = tuple[Ring, Ring]
@@ -137,7 +137,7 @@ def test_gained_ranges_have_sources_and_lost_ranges_had_the_node(
     nodes = sorted({*change[0].locations, *change[1].locations})
     by_end = {row.end: row for row in plan.rows}
     for node in nodes:
-        for range_ in received(plan, node):
+        for range_ in (row for row in plan.rows if node in row.receiving()):
             row = by_end[range_.end]
             sources, needed = stream_sources(row, node)
             assert set(sources) <= set(row.old)

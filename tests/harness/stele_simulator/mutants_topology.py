@@ -120,7 +120,9 @@ def racks_are_ignored(patch: Patch) -> None:
 @planted(STORY)
 def locks_are_the_changed_rows_only(patch: Patch) -> None:
     """The pieces beside a changed token are not locked, and the result is not checked."""
-    patch.function(locks_of, lambda plan, before: tuple((row.start, row.end) for row in plan.rows))
+    patch.function(
+        locks_of, lambda plan, before: tuple(Range(row.start, row.end) for row in plan.rows)
+    )
 
 
 @planted(RUN, rule="I3")

@@ -35,7 +35,6 @@ from stele.domain.planner.plan import plan_round, plan_to_fixed_point
 from stele.domain.planner.planned import Kind, NodeVerdict, OfflinePlan
 from stele.domain.planner.state import LEAVING
 from stele.domain.planner.verdicts import verdicts
-from stele.domain.ring.ranges import Range
 from stele.domain.ring.transition import WHOLE_RING
 from stele.domain.rules.schema import all_off, gives_all_away, off_for
 from stele.domain.tablets.copies import is_required
@@ -162,9 +161,8 @@ def _locked(image: Image) -> dict[str, str]:
 
     Moves of their tablets would only wait, and take the streams of other tables meanwhile.
     """
-    whole = (Range(*WHOLE_RING),)
     plans = (each for transition in image.topology.open() for each in transition.plans.items())
-    locked = {name for name, plan in plans if plan.locks == whole}
+    locked = {name for name, plan in plans if plan.locks == (WHOLE_RING,)}
     return {
         image.schema.full_name(table): "a request about the whole table is under way"
         for table in image.schema.with_tablets()

@@ -23,6 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence, Set
 from itertools import repeat
+from typing import Final
 
 import msgspec
 import numpy as np
@@ -41,10 +42,7 @@ from stele.domain.ring.ranges import (
     upper_bound,
 )
 
-Interval = tuple[int, int]
-"""(start, end] of the ring, in tokens, as a range."""
-
-WHOLE_RING: Interval = (MIN_TOKEN, MIN_TOKEN)
+WHOLE_RING: Final = Range(MIN_TOKEN, MIN_TOKEN)
 
 
 class TransitionRow(msgspec.Struct, frozen=True):
@@ -163,15 +161,22 @@ def prepare(
     )
 
 
-def equals_at_rest(live: Placement, computed: Placement, spans: Iterable[Interval]) -> bool:
-    """Return True when ``live`` has exactly the rows of ``computed`` over these spans.
-
-    ``computed`` is at rest.
+def equals_at_rest(live: Placement, computed: Placement) -> bool:
+    """Return True when ``live`` has exactly the rows of ``computed``, which is at rest.
 
     Rows of one placement that the other cuts elsewhere are not equal. Versions do not matter.
     """
-    computed = computed.renumbered(live.nodes)
-    return all(_same_over(live, computed, span) for span in spans)
+    one, two = live.table.all(), computed.renumbered(live.nodes).table.all()
+    if not np.array_equal(one.keys, two.keys):
+        return False
+    _, _, counts, writes, _, others, *_ = one.values
+    _, _, rest_counts, rest_writes, *_ = two.values
+    width = max(writes.shape[1], rest_writes.shape[1])
+    return (
+        np.array_equal(counts, rest_counts)
+        and np.array_equal(widened(writes, width), widened(rest_writes, width))
+        and not lengths(others).any()
+    )
 
 
 def split_delta(placement: Placement, plan: TransitionPlan, version: int) -> PlacementDelta:
@@ -201,14 +206,6 @@ def rollback(placement: Placement, plan: TransitionPlan, version: int) -> Placem
     """Return from any step to the replicas before it, in the same ranges (I11)."""
     rows: list[Wanted] = [(row, _before(row)) for row in _pieces(plan)]
     return _delta(placement, _joined(rows, plan.split, plan.split_at), version)
-
-
-def received(plan: TransitionPlan, node: str) -> tuple[Range, ...]:
-    """Return the ranges that the node must receive, in ring order.
-
-    It must receive all writes that were acknowledged before the operation.
-    """
-    return tuple(Range(row.start, row.end) for row in plan.rows if node in row.receiving())
 
 
 def stream_sources(
@@ -271,28 +268,6 @@ def _affected(before: Placement, after: Placement) -> tuple[TransitionRow, ...]:
     names = max(before.nodes, after.nodes, key=lambda nodes: len(nodes.names))
     columns = starts[changing].tolist(), ends.tolist(), names.decode(old), names.decode(new)
     return tuple(map(TransitionRow, *columns))
-
-
-def _same_over(live: Placement, computed: Placement, span: Interval) -> bool:
-    found = []
-    for placement in (live, computed):
-        at, place = placement.table.find(span[0])
-        start = placement.table.chunks[at].keys[place]
-        rows = placement.table.between(start, upper_bound(span[1]))
-        end = placement.end_of(*placement.table.find(int(rows.keys[-1])))
-        found.append((rows, end))
-    (one, one_end), (two, two_end) = found
-    # Rows that one placement cuts elsewhere are not equal, even with equal replicas.
-    if one_end != two_end or not np.array_equal(one.keys, two.keys):
-        return False
-    _, _, counts, writes, _, others, *_ = one.values
-    _, _, rest_counts, rest_writes, *_ = two.values
-    width = max(writes.shape[1], rest_writes.shape[1])
-    return (
-        np.array_equal(counts, rest_counts)
-        and np.array_equal(widened(writes, width), widened(rest_writes, width))
-        and not lengths(others).any()
-    )
 
 
 def _rows_at(placement: Placement, tokens: Iterable[int]) -> tuple[RangeReplicas, ...]:
@@ -393,10 +368,10 @@ def _moving(row: TransitionRow, *, to_new: bool) -> Sides:
 # commute. ``tests/models`` searches for counterexamples (docs/design.md, rule 37).
 
 
-def locks_of(plan: TransitionPlan, before: Placement) -> tuple[Interval, ...]:
+def locks_of(plan: TransitionPlan, before: Placement) -> tuple[Range, ...]:
     """Return the rows that change and both pieces beside each token that comes or goes.
 
-    The result is disjoint intervals in ring order.
+    The result is disjoint ranges in ring order.
 
     ``before`` is the placement that the plan leads from. A token that comes has its two pieces in
     the row that it cuts. The ring's first and last row are one piece, because the ring is a circle.
@@ -404,19 +379,19 @@ def locks_of(plan: TransitionPlan, before: Placement) -> tuple[Interval, ...]:
     beside = [before.row_for(token) for token in (*plan.split_at, *plan.merge_at)]
     beside += [row for row in map(before.row_from, plan.merge_at) if row is not None]
     beside += _around(beside, before)
-    changing = [(row.start, row.end) for row in plan.rows]
-    return disjoint([*changing, *((row.start, row.end) for row in beside)])
+    locked = [Range(row.start, row.end) for row in plan.rows]
+    return disjoint(locked + [Range(row.start, row.end) for row in beside])
 
 
-def overlaps(locks_a: Sequence[Interval], locks_b: Sequence[Interval]) -> bool:
-    """Return True when some token lies in both. Each has disjoint intervals in ring order."""
+def overlaps(one: Sequence[Range], two: Sequence[Range]) -> bool:
+    """Return True when some token lies in both. Each has disjoint ranges in ring order."""
     a = b = 0
-    # Both are in ring order, so the interval that ends first cannot overlap a later one.
-    while a < len(locks_a) and b < len(locks_b):
-        (start_a, end_a), (start_b, end_b) = locks_a[a], locks_b[b]
-        if max(start_a, start_b) < min(upper_bound(end_a), upper_bound(end_b)):
+    # Both are in ring order, so the range that ends first cannot overlap a later one.
+    while a < len(one) and b < len(two):
+        ends = upper_bound(one[a].end), upper_bound(two[b].end)
+        if max(one[a].start, two[b].start) < min(ends):
             return True
-        if upper_bound(end_a) < upper_bound(end_b):
+        if ends[0] < ends[1]:
             a += 1
         else:
             b += 1
@@ -430,13 +405,13 @@ def _around(rows: Iterable[RangeReplicas], before: Placement) -> tuple[RangeRepl
     return ()
 
 
-def disjoint(intervals: Iterable[Interval]) -> tuple[Interval, ...]:
-    """Return the same tokens in as few intervals as possible, in ring order."""
-    found = list[Interval]()
-    for start, end in sorted(intervals):
-        if found and start <= upper_bound(found[-1][1]):
-            if upper_bound(end) > upper_bound(found[-1][1]):
-                found[-1] = (found[-1][0], end)
+def disjoint(ranges: Iterable[Range]) -> tuple[Range, ...]:
+    """Return the same tokens in as few ranges as possible, in ring order."""
+    found = list[Range]()
+    for range_ in sorted(ranges):
+        if found and range_.start <= upper_bound(found[-1].end):
+            if upper_bound(range_.end) > upper_bound(found[-1].end):
+                found[-1] = Range(found[-1].start, range_.end)
         else:
-            found.append((start, end))
+            found.append(range_)
     return tuple(found)

@@ -39,7 +39,7 @@ from stele.domain.topology.operations.table import OPERATIONS
 Locks = Mapping[str, tuple[Range, ...]]
 """Disjoint ranges in ring order, by placement."""
 
-_WHOLE_RING: Final = (Range(*WHOLE_RING),)
+_WHOLE_RING: Final = (WHOLE_RING,)
 _NO_RING: Final = Ring({}, {})
 _NO_ROOM: Final = TransitionPlan(rows=(), locks=_WHOLE_RING)
 """Plan for a placement whose replication changes: until that is done no operation has room."""
@@ -134,7 +134,7 @@ def moving_placements(image: Image) -> frozenset[str]:
 
 
 def locks_meet(mine: Locks, theirs: Locks) -> bool:
-    return any(_overlap(ranges, theirs[name]) for name, ranges in mine.items() if name in theirs)
+    return any(overlaps(ranges, theirs[name]) for name, ranges in mine.items() if name in theirs)
 
 
 def new_placement(
@@ -156,7 +156,7 @@ def new_placement(
         plan = _plan(base, after, replication)
         # Rows of two open transitions must not overlap (rule 37), in the new placement either.
         for rival, theirs in planned:
-            if _overlap(plan.locks, theirs.locks):
+            if overlaps(plan.locks, theirs.locks):
                 return _locked(rival)
         planned.append((other, plan))
     placement = base.placement(replication)
@@ -200,12 +200,7 @@ def _plan(base: Ring, after: Ring, replication: Mapping[str, int]) -> Transition
     """Return the plan between two rings at rest, with its locks."""
     before = base.placement(replication)
     plan = prepare(before, after.placement(replication), base.tokens.keys(), after.tokens.keys())
-    locked = tuple(Range(start, end) for start, end in locks_of(plan, before))
-    return msgspec.structs.replace(plan, locks=locked)
-
-
-def _overlap(mine: tuple[Range, ...], theirs: tuple[Range, ...]) -> bool:
-    return overlaps([(r.start, r.end) for r in mine], [(r.start, r.end) for r in theirs])
+    return msgspec.structs.replace(plan, locks=locks_of(plan, before))
 
 
 def _check_locks(image: Image, planned: Transition) -> Rejection | None:
@@ -251,7 +246,7 @@ def _check_outcome(image: Image, at_last: Ring, planned: Transition) -> Rejectio
                 last = ring_steps.rollback if other.mark else ring_steps.finish
                 change = last(live, plan, 0)
                 live = apply(live, change.removed, change.added)
-        if not equals_at_rest(live, at_last.placement(replication), [WHOLE_RING]):
+        if not equals_at_rest(live, at_last.placement(replication)):
             return Rejection(
                 "ranges_locked",
                 "The ranges would not come out as if one operation ran after the other.",

@@ -103,8 +103,8 @@ def _plans(image: Image, node_id: str) -> dict[str, TransitionPlan]:
         )
         if not rows and name.startswith(TABLET_MAP):
             continue
-        locks = disjoint((row.start, row.end) for row in rows)
-        found[name] = TransitionPlan(rows=rows, locks=tuple(Range(*lock) for lock in locks))
+        locks = disjoint(Range(row.start, row.end) for row in rows)
+        found[name] = TransitionPlan(rows=rows, locks=locks)
     return found
 
 

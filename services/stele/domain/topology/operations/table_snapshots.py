@@ -24,7 +24,6 @@ from stele.domain.model.table_snapshots import (
 from stele.domain.model.transitions import Transition
 from stele.domain.names import BALANCER, OrderKind, RequestKind, RequestStatus, TransitionState
 from stele.domain.ring.quorum import read_satisfied
-from stele.domain.ring.ranges import Range
 from stele.domain.ring.transition import WHOLE_RING, TransitionPlan, TransitionRow
 from stele.domain.rules.requests import (
     each_once,
@@ -121,7 +120,7 @@ def snapshot_plans(image: Image, requests: list[Request]) -> dict[str, Transitio
     if lost:
         raise Rejected("no_quorum", lost, "Remove or replace the dead nodes first.")
     # The locks keep the replicas of every tablet while nodes write their rows.
-    return {table.placement: TransitionPlan((), locks=(Range(*WHOLE_RING),))}
+    return {table.placement: TransitionPlan((), locks=(WHOLE_RING,))}
 
 
 def invalidated(image: Image, transition: Transition) -> str:

@@ -28,7 +28,6 @@ from stele.domain.model.transitions import Transition
 from stele.domain.names import RequestKind, TransitionState
 from stele.domain.ring import transition
 from stele.domain.ring.placement import Placement
-from stele.domain.ring.ranges import Range
 from stele.domain.ring.transition import WHOLE_RING, TransitionPlan, TransitionRow
 from stele.domain.rules.requests import new_request
 from stele.domain.rules.schema import accepted_drops, check_balancing, off_for, standing_map_owner
@@ -96,7 +95,7 @@ def plans(image: Image, requests: list[Request]) -> dict[str, TransitionPlan]:
     merges = request.tablet_count < len(placement)
     # Siblings that are apart cannot merge yet; ``siblings_apart`` then keeps the request waiting.
     rows = _reordered(placement) if merges and not len(apart(placement)) else ()
-    return {table.placement: TransitionPlan(rows, locks=(Range(*WHOLE_RING),))}
+    return {table.placement: TransitionPlan(rows, locks=(WHOLE_RING,))}
 
 
 def _reordered(placement: Placement) -> tuple[TransitionRow, ...]:
