@@ -16,7 +16,7 @@ from stele.domain.model.requests import Request
 from stele.domain.model.schema import Table
 from stele.domain.names import RequestStatus
 from stele.domain.planner.cluster import NodeRole
-from stele.domain.planner.moves import WEIGHT, BalanceLimits, fits
+from stele.domain.planner.moves import BalanceLimits, RunningStreams
 from stele.domain.ring.placement import Placement
 from stele.domain.tablets.copies import after_move, goal
 from stele.domain.tablets.maps import apart, row_of
@@ -60,7 +60,7 @@ def bring_together(
     Pairs that already move are left out. A node with a full disk gives tablets and gets none. Other
     nodes that do not take part neither give nor get. Streams limit the number of moves.
     """
-    reading, writing = tablets.state.reading.copy(), tablets.state.writing.copy()
+    streams = RunningStreams.of(tablets.state, limits)
     place = {node_id: at for at, node_id in enumerate(tablets.node_ids)}
     found = list[TabletMove]()
     for merge in merges:
@@ -81,11 +81,8 @@ def bring_together(
                     tablets.state.state[away] == NodeRole.NORMAL
                     and tablets.state.state[to] == NodeRole.NORMAL
                     and to not in tablets.state.shut
-                    and fits(reading[reads], limits.reads)
-                    and fits(writing[writes], limits.writes)
+                    and streams.reserve([reads], [writes])
                 ):
-                    reading[reads] += WEIGHT
-                    writing[writes] += WEIGHT
                     found.append(_move(merge, pair, way))
                     break
     return found

@@ -26,7 +26,6 @@ from stele.domain.commands import (
 from stele.domain.context import unknown_table, unknown_tablet
 from stele.domain.image import Image
 from stele.domain.model.operations import TabletMove, TabletRepair, TabletRestore
-from stele.domain.model.requests import Request
 from stele.domain.model.settings import READS, WRITES
 from stele.domain.names import BALANCER
 from stele.domain.planner.moves import BalanceLimits, ReplicaMove
@@ -88,9 +87,10 @@ def aborted(image: Image, now_ms: int) -> Iterator[Stuck]:
         table = image.schema.tables.get(request.table_id)
         if request.actor != BALANCER or table is None or request.stays_in_place:
             continue
-        if not _can_be_undone(image, request):
+        moving = image.topology.of_request(request.request_id)
+        if moving is None or moving.mark or is_required(image, table, request):
             continue
-        if is_required(image, table, request):
+        if not OPERATIONS[moving.kind].states[moving.state].can_be_cancelled:
             continue
         for off in off_for(image.schema, table, now_ms):
             late = 0 < off.balancing.abort_at_ms <= now_ms
@@ -98,13 +98,6 @@ def aborted(image: Image, now_ms: int) -> Iterator[Stuck]:
                 why = f"{off.words()} since epoch {off.balancing.off_since}, and its grace period is over"
                 yield Stuck(request.request_id, why)
                 break
-
-
-def _can_be_undone(image: Image, request: Request) -> bool:
-    transition = image.topology.of_request(request.request_id)
-    if transition is None or transition.mark:
-        return False
-    return OPERATIONS[transition.kind].states[transition.state].can_be_cancelled
 
 
 # The planner's input for one round: the tablets as columns, and the restrictions of their moves.

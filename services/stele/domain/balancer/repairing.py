@@ -23,7 +23,7 @@ from stele.domain.model.requests import ALL, Among, Request
 from stele.domain.model.schema import Table
 from stele.domain.model.settings import AUTO_REPAIR, AUTO_REPAIR_THRESHOLD_S, ON
 from stele.domain.planner.cluster import NodeRole
-from stele.domain.planner.moves import REPAIR_WEIGHT, WEIGHT, BalanceLimits, fits
+from stele.domain.planner.moves import REPAIR_WEIGHT, BalanceLimits, RunningStreams
 from stele.domain.planner.state import NOBODY
 from stele.domain.topology.operations.repairs import MAX_REPAIRS
 from stele.domain.topology.operations.table_snapshots import MAX_RESTORES
@@ -110,34 +110,18 @@ class RepairAssignments:
     ) -> None:
         state = tablets.state
         self._tablets = tablets
-        self._limits = limits
-        self._reading, self._writing = state.reading.copy(), state.writing.copy()
+        self._streams = RunningStreams.of(state, limits)
         self._busy = state.busy.copy()
         self._dead = _by_node(at == NodeRole.EXCLUDED for at in state.state.tolist())
         down = _by_node(node_id in conditions.down for node_id in tablets.node_ids)
         # An excluded node never returns, so repairs do not wait for it.
         self._silent = down & ~self._dead
         for move in moves:
-            self._take_move(move)
-
-    def _take_move(self, move: TabletMove) -> None:
-        """Reserve the tablet and the streams of a planned move.
-
-        A dead source cannot be read. The new replica reads all live ones.
-        """
-        tablets, state = self._tablets, self._tablets.state
-        unit = tablets.first[tablets.place[move.table]] + move.tablet
-        source, target = (
-            tablets.node_ids.index(move.from_node),
-            tablets.node_ids.index(move.to_node),
-        )
-        read = [source]
-        if self._dead[source]:
-            read = [n for n in state.node[unit].tolist() if n != NOBODY and not self._dead[n]]
-        self._busy[unit] = True
-        self._writing[state.first_shard[target] + max(move.to_shard, 0)] += WEIGHT
-        for node in read:
-            self._reading[state.slot(unit, node)] += WEIGHT
+            unit = tablets.first[tablets.place[move.table]] + move.tablet
+            source, target = map(tablets.node_ids.index, (move.from_node, move.to_node))
+            self._busy[unit] = True
+            written = int(state.first_shard[target]) + max(move.to_shard, 0)
+            self._streams.add(state.sources(unit, source), [written])
 
     def ready(self, units: slice, among: Among = ALL) -> Mask:
         """Return the mask of idle tablets whose participants are all up.
@@ -196,18 +180,10 @@ class RepairAssignments:
         shards = [slot(unit, node) for node in nodes[alive[nodes]].tolist() if node >= 0]
         # A single replica has nothing to compare with. In a restore it still streams.
         working = shards if alone or len(shards) > 1 else []
-        if not all(self._is_free(shard) for shard in working):
+        if not self._streams.reserve(working, working, REPAIR_WEIGHT):
             return False
-        for shard in working:
-            self._reading[shard] += REPAIR_WEIGHT
-            self._writing[shard] += REPAIR_WEIGHT
         self._busy[unit] = True
         return True
-
-    def _is_free(self, shard: int) -> bool:
-        return fits(int(self._reading[shard]), self._limits.reads, REPAIR_WEIGHT) and fits(
-            int(self._writing[shard]), self._limits.writes, REPAIR_WEIGHT
-        )
 
 
 def _by_node(which: Iterable[bool]) -> Mask:

@@ -24,7 +24,7 @@ from stele.domain.image import Image
 from stele.domain.model.operations import TabletMove
 from stele.domain.model.schema import Keyspace, Replication
 from stele.domain.planner.cluster import NodeRole, strays, vacant
-from stele.domain.planner.moves import WEIGHT, BalanceLimits, by_shard, fits
+from stele.domain.planner.moves import BalanceLimits, RunningStreams, by_shard, fits
 from stele.domain.planner.scopes import participation
 from stele.domain.planner.state import NOBODY
 from stele.domain.ring.quorum import blocking
@@ -65,16 +65,15 @@ class ReplicaChanges:
     limits: BalanceLimits
     passed: int = 0
     """Tablets that were examined without result."""
+    streams: RunningStreams = field(init=False)
+    """Reserved in the state itself, so that later choices of the round see them."""
     places: list[RackPlace] = field(init=False)
-    dc_of: list[str] = field(init=False)
-    rack_of: list[str] = field(init=False)
     racks: dict[str, dict[int, str]] = field(init=False)
     """By dc the members that take tablets, with their racks. Members that are down are included."""
-    takes: npt.NDArray[np.bool_] = field(init=False)
-    takes_of_dead: npt.NDArray[np.bool_] = field(init=False)
-    """The nodes that take replicas of tablets with a replica on an excluded node."""
+    stays: npt.NDArray[np.bool_] = field(init=False)
+    """The nodes that take replicas unless they are shut."""
     unclean: frozenset[str] = field(init=False)
-    """Those of them with rows to delete: they take no other replicas."""
+    """The nodes with rows to delete that take replicas of tablets with an excluded replica."""
     weight: npt.NDArray[np.float64] = field(init=False)
     count: npt.NDArray[np.int64] = field(init=False)
     load: npt.NDArray[np.float64] = field(init=False)
@@ -87,29 +86,26 @@ class ReplicaChanges:
     def __post_init__(self) -> None:
         state, ids = self.tablets.state, self.tablets.node_ids
         self.places = [RackPlace(node.dc, node.rack) for node in state.nodes]
-        self.dc_of = [node.dc for node in state.nodes]
-        self.rack_of = [node.rack for node in state.nodes]
+        self.streams = RunningStreams(state.reading, state.writing, self.limits)
         place = {node_id: at for at, node_id in enumerate(ids)}
         self.racks = {
-            dc: {place[n.node_id]: n.rack for n in room(self.image, dc)} for dc in {*self.dc_of}
+            dc: {place[n.node_id]: n.rack for n in room(self.image, dc)} for dc in state.dcs
         }
         self.weight = participation(state, draining=False).estimate
-        self.takes = (state.state == NodeRole.NORMAL) & (self.weight > 0)
-        self.takes_of_dead = self.takes.copy()
-        self.takes[[*state.shut]] = False
-        self.takes_of_dead[[*(state.shut - state.open_to_excluded)]] = False
+        self.stays = (state.state == NodeRole.NORMAL) & (self.weight > 0)
         self.unclean = frozenset(ids[node] for node in state.open_to_excluded)
         # A copy: choices of this round count for the next ones, but the state keeps the present
         # numbers.
         self.count, self.load = state.count.copy(), state.load.sum(axis=0)
-        self.silent = frozenset(
-            at for at, node_id in enumerate(ids) if node_id in self.conditions.down
-        )
+        self.silent = self.tablets.numbers(self.conditions.down)
+
+    def takes(self, node: int, *, of_dead: bool = False) -> bool:
+        """Return True if the node takes replicas; ``of_dead``: of a tablet with an excluded one."""
+        return bool(self.stays[node]) and not self.tablets.state.is_shut(node, of_excluded=of_dead)
 
     def is_free(self, node: int, *, of_dead: bool = False) -> bool:
         """Return True if the node can take another replica now."""
-        takes = self.takes_of_dead if of_dead else self.takes
-        return bool(takes[node]) and len(self._free_shards(node)) > 0
+        return self.takes(node, of_dead=of_dead) and len(self._free_shards(node)) > 0
 
     def _free_shards(self, node: int) -> list[int]:
         """Return the shards of a node that can take another replica now."""
@@ -140,7 +136,7 @@ class ReplicaChanges:
         state, table = self.tablets.state, int(self.tablets.state.table[unit])
         shard = self._shard_for(table, node)
         target = int(state.first_shard[node]) + shard
-        if not self.reserve_streams([state.slot(unit, source) for source in sources], [target]):
+        if not self.streams.reserve([state.slot(unit, source) for source in sources], [target]):
             return None
         self.by_shard[node][table][shard] += 1
         return shard
@@ -149,7 +145,7 @@ class ReplicaChanges:
         """Return True if enough tablets were examined without result, or no node has room."""
         if self.passed >= MOST_LOOKED_AT:
             return True
-        return not any(map(self.is_free, np.flatnonzero(self.takes).tolist()))
+        return not any(map(self.is_free, np.flatnonzero(self.stays).tolist()))
 
     def is_large(self, dc: str, rack: str) -> bool:
         """Return True if the rack's nodes stay near their shares with a replica of every tablet."""
@@ -168,26 +164,12 @@ class ReplicaChanges:
         weight = float(self.weight[node]) or 1.0
         return float(self.count[table, node]) / weight, float(self.load[node]) / weight, node
 
-    def reserve_streams(self, sources: list[int], targets: list[int]) -> bool:
-        """Reserve the streams of these shards and return True, or return False without room."""
-        state = self.tablets.state
-        # Both sides are checked before either is reserved, so a refusal leaves no trace.
-        if not all(fits(state.reading[at], self.limits.reads) for at in sources):
-            return False
-        if not all(fits(state.writing[at], self.limits.writes) for at in targets):
-            return False
-        for at in sources:
-            state.reading[at] += WEIGHT
-        for at in targets:
-            state.writing[at] += WEIGHT
-        return True
-
 
 def room_for(
     changes: ReplicaChanges, dc: str, held: list[int], *, of_dead: bool = False
 ) -> list[int]:
     """Return the nodes with room for a replica, in the racks of the dc that have the fewest."""
-    counts = Counter(changes.rack_of[node] for node in held if changes.dc_of[node] == dc)
+    counts = Counter(changes.places[node].rack for node in held if changes.places[node].dc == dc)
     others = {at: rack for at, rack in changes.racks[dc].items() if at not in held}
     racks = fewest(counts, others.values())
     return [
@@ -235,18 +217,23 @@ def _uneven(changes: ReplicaChanges, dc: str) -> npt.NDArray[np.intp]:
 
 def _to_an_emptier_rack(changes: ReplicaChanges, dc: str, unit: int) -> TabletMove | None:
     held = [node for node in changes.tablets.state.node[unit].tolist() if node != NOBODY]
-    here = [node for node in held if changes.dc_of[node] == dc]
-    counts = Counter(changes.rack_of[node] for node in here)
+    here = [node for node in held if changes.places[node].dc == dc]
+    counts = Counter(changes.places[node].rack for node in here)
     fullest = max(counts.values())
-    sources = [at for at in here if counts[changes.rack_of[at]] == fullest and changes.takes[at]]
+    sources = [
+        at for at in here if counts[changes.places[at].rack] == fullest and changes.takes(at)
+    ]
     free = room_for(changes, dc, held)
-    if not free or not sources or fullest - counts[changes.rack_of[free[0]]] < 2:
+    if not free or not sources or fullest - counts[changes.places[free[0]].rack] < 2:
         return None
     table, tablet = changes.tablets.tablet(unit)
     share = partial(changes.share, int(changes.tablets.state.table[unit]))
     source, target = max(sources, key=share), min(free, key=share)
     # A small rack would exceed its share if it got a replica of every tablet.
-    if not changes.is_large(dc, changes.rack_of[target]) and share(target)[0] >= share(source)[0]:
+    if (
+        not changes.is_large(dc, changes.places[target].rack)
+        and share(target)[0] >= share(source)[0]
+    ):
         return None
     shard = changes.reserve(unit, target, [source])
     if shard is None:
@@ -258,8 +245,8 @@ def _to_an_emptier_rack(changes: ReplicaChanges, dc: str, unit: int) -> TabletMo
         from_node=changes.tablets.node_ids[source],
         to_node=changes.tablets.node_ids[target],
         to_shard=shard,
-        why=f"rack {changes.rack_of[source]} has {fullest} of its replicas, and {changes.rack_of[target]} has"
-        f" {counts[changes.rack_of[target]]}",
+        why=f"rack {changes.places[source].rack} has {fullest} of its replicas, and"
+        f" {changes.places[target].rack} has {counts[changes.places[target].rack]}",
     )
 
 
@@ -319,8 +306,8 @@ def recounts(
         any_deviates = True
         why = f"tablets of {keyspace.name} are to have {wanted.words()}"
         force = change is not None and change.force
-        table = _TableChanges(at, name, units, wanted, found, due, why, force)
-        moves += table.moves(changes)
+        table = _TableChanges(changes, at, name, units, wanted, found, due, why, force)
+        moves += table.moves()
         if change is not None and not change.cancelled:
             reasons = [*_no_room(image, wanted), *table.lost]
             stuck += [Stuck(change.request_id, reason) for reason in reasons[:1]]
@@ -396,6 +383,7 @@ class _Due(NamedTuple):
 class _TableChanges:
     """A table with tablets that differ from ``wanted``: ``found`` by dc, ``due`` over all dcs."""
 
+    changes: ReplicaChanges
     at: int
     name: str
     units: slice
@@ -407,158 +395,158 @@ class _TableChanges:
     lost: list[str] = field(default_factory=list)
     """Reasons for which some tablets can never get the replicas that they lack."""
 
-    def moves(self, changes: ReplicaChanges) -> list[TabletMove]:
-        table = changes.image.schema.table_named(self.name)
+    def moves(self) -> list[TabletMove]:
+        table = self.changes.image.schema.table_named(self.name)
         assert table is not None, "a table that is balanced has a name"
-        still = ~changes.tablets.state.busy[self.units]
-        still &= ~changes.conditions.are_paused(table.table_id, len(still))
+        still = ~self.changes.tablets.state.busy[self.units]
+        still &= ~self.changes.conditions.are_paused(table.table_id, len(still))
         due = self.due
         # The order keeps data safe: add what is lacking, then move between racks, then delete.
-        moves = self._each(changes, np.flatnonzero(due.more & still), self._add)
+        moves = self._each(np.flatnonzero(due.more & still), self._add)
         lacking = due.more
         moves += self._each(
-            changes, np.flatnonzero(due.to_move & ~lacking & still), self._move_to_listed_rack
+            np.flatnonzero(due.to_move & ~lacking & still), self._move_to_listed_rack
         )
         # A tablet loses a replica only after it has all that it lacks in every dc.
         lacking = due.more | due.to_move
         may_lose = np.flatnonzero(due.fewer & ~lacking & still)
-        return moves + self._each(changes, may_lose, self._delete)
+        return moves + self._each(may_lose, self._delete)
 
     def _each(
         self,
-        changes: ReplicaChanges,
         tablets: npt.NDArray[np.int64],
-        change: Callable[[ReplicaChanges, int], TabletMove | None],
+        change: Callable[[int], TabletMove | None],
     ) -> list[TabletMove]:
         moves, passed = list[TabletMove](), 0
-        most = max(LEAST_LOOKED_AT, MOST_LOOKED_AT // len(changes.tablets.names))
-        for tablet in _rotated(tablets, most, changes.conditions.now_ms).tolist():
+        most = max(LEAST_LOOKED_AT, MOST_LOOKED_AT // len(self.changes.tablets.names))
+        for tablet in _rotated(tablets, most, self.changes.conditions.now_ms).tolist():
             if passed >= most:
                 break
-            move = change(changes, tablet)
+            move = change(tablet)
             if move is None:
                 passed += 1
             else:
                 moves.append(move)
-                changes.tablets.state.busy[self.units.start + tablet] = True
+                self.changes.tablets.state.busy[self.units.start + tablet] = True
         return moves
 
-    def _add(self, changes: ReplicaChanges, tablet: int) -> TabletMove | None:
+    def _add(self, tablet: int) -> TabletMove | None:
         """Return the move that adds a replica, or None without room.
 
         The target is in a rack with the fewest replicas of the tablet. Among these nodes it has the
         fewest replicas of the table, then the smallest load, relative to its weight.
         """
-        held = self._replicas_of(changes, tablet)
+        held = self._replicas_of(tablet)
         dcs = sorted(dc for dc, each in self.found.items() if each.more[tablet] > 0)
-        free = next(filter(None, (self._room_for(changes, dc, held) for dc in dcs)), None)
+        free = next(filter(None, (self._room_for(dc, held) for dc in dcs)), None)
         if not free:
             return None
         # So many sources intersect each quorum, so together they have each acknowledged write.
-        sources = self._sources(changes, tablet, held, blocking(len(held)))
-        target = min(free, key=lambda at: changes.share(self.at, at))
+        sources = self._sources(tablet, held, blocking(len(held)))
+        target = min(free, key=lambda at: self.changes.share(self.at, at))
         if sources is None:
             return None
-        shard = changes.reserve(self.units.start + tablet, target, sources)
+        shard = self.changes.reserve(self.units.start + tablet, target, sources)
         if shard is None:
             return None
-        changes.count[self.at, target] += 1
-        return self._move(changes, tablet, to_node=changes.tablets.node_ids[target], to_shard=shard)
+        self.changes.count[self.at, target] += 1
+        return self._move(tablet, to_node=self.changes.tablets.node_ids[target], to_shard=shard)
 
-    def _delete(self, changes: ReplicaChanges, tablet: int) -> TabletMove | None:
+    def _delete(self, tablet: int) -> TabletMove | None:
         """Return the move that deletes a replica, or None if that must wait.
 
         The replica is in a rack with the most replicas of the tablet. An excluded node comes first,
         then one that leaves, then a silent one, then the one with most of the table.
         """
-        state, held = changes.tablets.state, self._replicas_of(changes, tablet)
+        state, held = self.changes.tablets.state, self._replicas_of(tablet)
         dcs = sorted(dc for dc, each in self.found.items() if each.fewer[tablet] > 0)
-        racks = Counter(changes.places[node] for node in held)
+        racks = Counter(self.changes.places[node] for node in held)
         source = max(
-            (node for dc in dcs for node in self._removable(changes, dc, held)),
+            (node for dc in dcs for node in self._removable(dc, held)),
             key=lambda at: (
-                racks[changes.places[at]],
+                racks[self.changes.places[at]],
                 *_emptied_first(state.state[at]),
-                at in changes.silent,
-                changes.share(self.at, at),
+                at in self.changes.silent,
+                self.changes.share(self.at, at),
             ),
         )
         rest = [node for node in held if node != source]
-        left = self._all_left(changes, tablet, rest)
+        left = self._all_left(tablet, rest)
         if left is None:
             return None
         slots = [state.slot(self.units.start + tablet, node) for node in left]
         # With three or more replicas the remaining ones compare their rows, so each reads and
         # writes.
-        if not changes.reserve_streams(slots, slots if len(held) > 2 else []):
+        if not self.changes.streams.reserve(slots, slots if len(held) > 2 else []):
             return None
-        changes.count[self.at, source] -= 1
-        return self._move(changes, tablet, from_node=changes.tablets.node_ids[source])
+        self.changes.count[self.at, source] -= 1
+        return self._move(tablet, from_node=self.changes.tablets.node_ids[source])
 
-    def _move_to_listed_rack(self, changes: ReplicaChanges, tablet: int) -> TabletMove | None:
+    def _move_to_listed_rack(self, tablet: int) -> TabletMove | None:
         """Return the move of a replica outside the rack list to a listed rack that has none.
 
         Excluded and leaving nodes are emptied first, then the node with most of the table. The
         target is the node with least of it.
         """
-        state, held = changes.tablets.state, self._replicas_of(changes, tablet)
+        state, held = self.changes.tablets.state, self._replicas_of(tablet)
         for dc in sorted(dc for dc, each in self.found.items() if each.to_move[tablet] > 0):
-            free = self._room_for(changes, dc, held)
-            removable = [
-                at for at in self._removable(changes, dc, held) if at not in changes.silent
-            ]
+            free = self._room_for(dc, held)
+            removable = [at for at in self._removable(dc, held) if at not in self.changes.silent]
             if not free or not removable:
                 continue
             source = max(
                 removable,
-                key=lambda at: (*_emptied_first(state.state[at]), changes.share(self.at, at)),
+                key=lambda at: (*_emptied_first(state.state[at]), self.changes.share(self.at, at)),
             )
-            target = min(free, key=lambda at: changes.share(self.at, at))
+            target = min(free, key=lambda at: self.changes.share(self.at, at))
             sources: list[int] | None = [source]
             # A dead node cannot be read. Its replica is rebuilt from the others.
             if state.state[source] == NodeRole.EXCLUDED:
                 rest = [at for at in held if at != source]
-                sources = self._sources(changes, tablet, rest, blocking(len(held)))
+                sources = self._sources(tablet, rest, blocking(len(held)))
             if sources is None:
                 continue
-            shard = changes.reserve(self.units.start + tablet, target, sources)
+            shard = self.changes.reserve(self.units.start + tablet, target, sources)
             if shard is None:
                 continue
-            changes.count[self.at, source] -= 1
-            changes.count[self.at, target] += 1
-            names = changes.tablets.node_ids
+            self.changes.count[self.at, source] -= 1
+            self.changes.count[self.at, target] += 1
+            names = self.changes.tablets.node_ids
             old, new = names[source], names[target]
-            return self._move(changes, tablet, from_node=old, to_node=new, to_shard=shard)
+            return self._move(tablet, from_node=old, to_node=new, to_shard=shard)
         return None
 
-    def _removable(self, changes: ReplicaChanges, dc: str, held: list[int]) -> list[int]:
+    def _removable(self, dc: str, held: list[int]) -> list[int]:
         """Return the replicas that the tablet may lose in the dc; with a list, those outside it."""
-        here = [node for node in held if changes.dc_of[node] == dc]
+        here = [node for node in held if self.changes.places[node].dc == dc]
         racks = self.wanted.racks.get(dc)
         if racks is None:
             return here
-        return [here[at] for at in strays(racks, [changes.rack_of[node] for node in here])]
+        return [here[at] for at in strays(racks, [self.changes.places[node].rack for node in here])]
 
-    def _room_for(self, changes: ReplicaChanges, dc: str, held: list[int]) -> list[int]:
+    def _room_for(self, dc: str, held: list[int]) -> list[int]:
         """Return the nodes that can take a replica now, in racks that may have one more."""
-        racks, states = self.wanted.racks.get(dc), changes.tablets.state.state
+        racks, states = self.wanted.racks.get(dc), self.changes.tablets.state.state
         # The removal of a dead node may wait for this change, and cleanups wait for the removal.
         of_dead = any(states[node] == NodeRole.EXCLUDED for node in held)
         if racks is None:
-            return room_for(changes, dc, held, of_dead=of_dead)
-        may = vacant(racks, (changes.rack_of[node] for node in held if changes.dc_of[node] == dc))
-        free = changes.racks[dc].items()
-        return [at for at, rack in free if rack in may and changes.is_free(at, of_dead=of_dead)]
+            return room_for(self.changes, dc, held, of_dead=of_dead)
+        may = vacant(
+            racks,
+            (self.changes.places[node].rack for node in held if self.changes.places[node].dc == dc),
+        )
+        free = self.changes.racks[dc].items()
+        return [
+            at for at, rack in free if rack in may and self.changes.is_free(at, of_dead=of_dead)
+        ]
 
-    def _sources(
-        self, changes: ReplicaChanges, tablet: int, nodes: list[int], needed: int
-    ) -> list[int] | None:
+    def _sources(self, tablet: int, nodes: list[int], needed: int) -> list[int] | None:
         """Return the live nodes that can serve as sources.
 
         None means that too few are up now. If too few are alive at all, the reason is also noted in
         ``lost``.
         """
-        state = changes.tablets.state.state
+        state = self.changes.tablets.state.state
         alive = [node for node in nodes if state[node] != NodeRole.EXCLUDED]
         if len(alive) < needed and not self.force:
             self.lost.append(
@@ -566,14 +554,16 @@ class _TableChanges:
                 " ask again with force to give these up"
             )
             return None
-        return self._up(changes, alive, min(needed, len(alive)))
+        return self._up(alive, min(needed, len(alive)))
 
-    def _all_left(self, changes: ReplicaChanges, tablet: int, nodes: list[int]) -> list[int] | None:
+    def _all_left(self, tablet: int, nodes: list[int]) -> list[int] | None:
         """Return the remaining replicas, or None if one of them cannot confirm that it is up."""
-        state = changes.tablets.state.state
+        state = self.changes.tablets.state.state
         # The remaining replicas first exchange what they lack, which a dead one cannot do.
         dead = [
-            changes.tablets.node_ids[node] for node in nodes if state[node] == NodeRole.EXCLUDED
+            self.changes.tablets.node_ids[node]
+            for node in nodes
+            if state[node] == NodeRole.EXCLUDED
         ]
         if dead:
             self.lost.append(
@@ -581,19 +571,18 @@ class _TableChanges:
                 " remove or replace it first"
             )
             return None
-        return self._up(changes, nodes, len(nodes))
+        return self._up(nodes, len(nodes))
 
-    def _up(self, changes: ReplicaChanges, nodes: list[int], needed: int) -> list[int] | None:
-        up = [node for node in nodes if node not in changes.silent]
+    def _up(self, nodes: list[int], needed: int) -> list[int] | None:
+        up = [node for node in nodes if node not in self.changes.silent]
         return up if len(up) >= needed else None
 
-    def _replicas_of(self, changes: ReplicaChanges, tablet: int) -> list[int]:
-        nodes = changes.tablets.state.node[self.units.start + tablet].tolist()
+    def _replicas_of(self, tablet: int) -> list[int]:
+        nodes = self.changes.tablets.state.node[self.units.start + tablet].tolist()
         return [node for node in nodes if node != NOBODY]
 
     def _move(
         self,
-        changes: ReplicaChanges,
         tablet: int,
         *,
         from_node: str = "",
@@ -603,11 +592,11 @@ class _TableChanges:
         return TabletMove(
             table=self.name,
             tablet=tablet,
-            of=changes.tablets.tablets_of(self.name),
+            of=self.changes.tablets.tablets_of(self.name),
             from_node=from_node,
             to_node=to_node,
             to_shard=to_shard,
-            force=self.force or to_node in changes.unclean,
+            force=self.force or to_node in self.changes.unclean,
             why=self.why,
         )
 

@@ -6,7 +6,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Final, Protocol
+from typing import Final
 
 import numpy as np
 
@@ -45,26 +45,6 @@ class Pile:
                 above += 1
 
 
-class BoardNodes(Protocol):
-    """The cluster behind a board."""
-
-    def pile(self, row: int, column: int) -> Pile:
-        """Return the replicas that may be moved. The board requests each pile once."""
-        ...
-
-    def fits(self, replica: int, column: int) -> bool:
-        """Return True if the rules of placement allow the replica in the column."""
-        ...
-
-    def waits(self, replica: int) -> bool:
-        """Return True if the replica may move only in another round."""
-        ...
-
-    def move(self, replica: int, source: int, target: int, reason: Callable[[], str]) -> bool:
-        """Move the replica. Return False if the target takes no more in this round."""
-        ...
-
-
 @dataclass(slots=True)
 class Board:
     """Shares, replicas and loads by row and column.
@@ -74,7 +54,7 @@ class Board:
     of loads, for people.
     """
 
-    places: BoardNodes
+    places: NodePlaces | ShardPlaces
     wanted: Reals
     held: Ints
     load: Reals
@@ -153,7 +133,10 @@ def _unevenness(levels: Reals) -> float:
 
 
 class NodePlaces:
-    """The nodes of a scope as columns, and its tables as rows."""
+    """The nodes of a scope as columns, and its tables as rows.
+
+    The board requests each pile once.
+    """
 
     def __init__(self, plan: Round, columns: Ints, table: Ints) -> None:
         self._plan = plan
@@ -184,7 +167,10 @@ class NodePlaces:
         """
         state, target = self._plan.state, self._columns[column]
         source = int(state.node.ravel()[replica])
-        if self.waits(replica) or replica in state.pinned or state.is_shut(source, target):
+        is_dead = bool(state.state[source] == NodeRole.EXCLUDED)
+        if self.waits(replica) or replica in state.pinned:
+            return False
+        if state.is_shut(target, of_excluded=is_dead):
             return False
         # Replicas of a leaving node ignore switches and unknown capacities, because a leave must
         # not wait.
@@ -195,9 +181,11 @@ class NodePlaces:
         return state.fits(replica, target)
 
     def waits(self, replica: int) -> bool:
+        """Return True if the replica may move only in another round."""
         return self._plan.waits(replica)
 
     def move(self, replica: int, source: int, target: int, reason: Callable[[], str]) -> bool:
+        """Move the replica. Return False if the target takes no more in this round."""
         state, node = self._plan.state, self._columns[source]
         leaves = state.state[node]
         if leaves == NodeRole.DRAINING:

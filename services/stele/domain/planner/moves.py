@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Final, NamedTuple
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple, Self
 
 import numpy as np
 
@@ -39,6 +40,37 @@ class BalanceLimits(NamedTuple):
 DEFAULT_LIMITS: Final = BalanceLimits()
 
 
+@dataclass(frozen=True, slots=True)
+class RunningStreams:
+    """The weights of concurrent streams by shard of the cluster, and their limits."""
+
+    reading: Ints
+    writing: Ints
+    limits: BalanceLimits
+
+    @classmethod
+    def of(cls, state: BalanceColumns, limits: BalanceLimits) -> Self:
+        """Return the streams under way as a copy: what is reserved leaves ``state`` unchanged."""
+        return cls(state.reading.copy(), state.writing.copy(), limits)
+
+    def reserve(self, sources: Sequence[int], targets: Sequence[int], weight: int = WEIGHT) -> bool:
+        """Reserve streams from and to these shards and return True, or return False without room."""
+        # Both sides are checked before either is reserved, so a refusal leaves no trace.
+        if not all(fits(self.reading[at], self.limits.reads, weight) for at in sources):
+            return False
+        if not all(fits(self.writing[at], self.limits.writes, weight) for at in targets):
+            return False
+        self.add(sources, targets, weight)
+        return True
+
+    def add(self, sources: Sequence[int], targets: Sequence[int], weight: int = WEIGHT) -> None:
+        """Count streams that have room."""
+        for at in sources:
+            self.reading[at] += weight
+        for at in targets:
+            self.writing[at] += weight
+
+
 class ReplicaMove(NamedTuple):
     """A move of one replica of a unit; places are (node, shard), by number."""
 
@@ -67,7 +99,7 @@ class Round:
         round.
         """
         self._taken = set[int]()
-        self._reading, self._writing = state.reading.copy(), state.writing.copy()
+        self._streams = None if limits is None else RunningStreams.of(state, limits)
         self._got, self._refused = dict[int, int](), dict[int, int]()
         self._by_shard = dict[int, dict[int, list[float]]]()
 
@@ -134,30 +166,17 @@ class Round:
         return found
 
     def _fits(self, move: ReplicaMove) -> bool:
-        if self.limits is None:
+        if self._streams is None:
             return True
         state, node = self.state, move.target[0]
         within = move.kind is Kind.INTRANODE_MIGRATION
         # The limit is on new replicas for a node. Moves within the node bring none.
-        if not within and self._got.get(node, 0) >= self.limits.batch * state.shards[node]:
+        most = self._streams.limits.batch * state.shards[node]
+        if not within and self._got.get(node, 0) >= most:
             return False
-        reads = [state.first_shard[move.source[0]] + move.source[1]]
-        # A dead source cannot be read. The new replica reads all live ones.
-        if move.kind is Kind.REBUILD:
-            rows = zip(state.node[move.unit], state.shard[move.unit], strict=True)
-            live = [pair for pair in rows if pair[0] >= 0 and pair[0] != move.source[0]]
-            reads = [
-                state.first_shard[node] + shard
-                for node, shard in live
-                if state.state[node] != NodeRole.EXCLUDED
-            ]
-        write = state.first_shard[move.target[0]] + move.target[1]
-        free = all(fits(self._reading[shard], self.limits.reads) for shard in reads)
-        if not free or not fits(self._writing[write], self.limits.writes):
+        write = int(state.first_shard[node]) + move.target[1]
+        if not self._streams.reserve(state.sources(move.unit, move.source[0]), [write]):
             return False
-        for shard in reads:
-            self._reading[shard] += WEIGHT
-        self._writing[write] += WEIGHT
         if not within:
             self._got[node] = self._got.get(node, 0) + 1
         return True

@@ -188,6 +188,17 @@ class BalanceColumns:
         place = self.node[unit].tolist().index(node)
         return int(self.first_shard[node] + self.shard[unit, place])
 
+    def sources(self, unit: int, source: int) -> list[int]:
+        """Return the shards, by cluster-wide number, that a moved replica is read from.
+
+        A dead source cannot be read: then it is read from all live replicas.
+        """
+        nodes = [source]
+        if self.state[source] == NodeRole.EXCLUDED:
+            held = (node for node in self.node[unit].tolist() if node >= 0)
+            nodes = [node for node in held if self.state[node] != NodeRole.EXCLUDED]
+        return [self.slot(unit, node) for node in nodes]
+
     def members(self, node: int) -> Ints:
         """Return the replicas on a node, ascending."""
         if self._came[node]:
@@ -225,10 +236,9 @@ class BalanceColumns:
             return False
         return self.state[source] in LEAVING or held <= racks.count(of)
 
-    def is_shut(self, source: int, target: int) -> bool:
-        """Return True if the target gets no replicas of the source now."""
-        from_excluded = self.state[source] == NodeRole.EXCLUDED
-        return target in self.shut and not (from_excluded and target in self.open_to_excluded)
+    def is_shut(self, target: int, *, of_excluded: bool) -> bool:
+        """Return True if the target gets no replicas now; ``of_excluded``: from an excluded node."""
+        return target in self.shut and not (of_excluded and target in self.open_to_excluded)
 
     def fits(self, replica: int, target: int) -> bool:
         """Return True if the rules of placement allow a replica on ``target``."""

@@ -9,6 +9,7 @@ from functools import cached_property
 import numpy as np
 
 from stele.domain.planner.balancing import Board, node_board
+from stele.domain.planner.cluster import NodeRole
 from stele.domain.planner.moves import Round
 from stele.domain.planner.plan import one_size
 from stele.domain.planner.planned import NodeVerdict, Rule
@@ -94,7 +95,8 @@ class _Judge:
 
     def _takes_no_part(self, node: int) -> tuple[Rule, str] | None:
         state, name = self._state, self._state.nodes[node].id
-        if state.is_shut(self._source, node):
+        is_dead = state.state[self._source] == NodeRole.EXCLUDED
+        if state.is_shut(node, of_excluded=is_dead):
             why = "its disk is full, it has rows to delete, it waits to leave"
             why += ", or moves to or from it have failed just now"
             return Rule.SHUT, f"{name} is silent, {why}"
