@@ -252,13 +252,13 @@ def test_every_image_can_be_shown_and_compared(domain: Domain) -> None:
     for story in histories():
         for before, after in pairwise(story.images):
             one, two = getattr(before, domain.name), getattr(after, domain.name)
-            shown, changed = domain.view(two), domain.diff(one, two)
+            shown, changed = domain.view(two), domain.diff_of(one, two)
             assert msgspec.json.encode(shown, enc_hook=dict) and msgspec.json.encode(changed)
-            assert msgspec.json.encode(domain.diff(two, two)) == msgspec.json.encode(
-                domain.diff(one, one)
+            assert msgspec.json.encode(domain.diff_of(two, two)) == msgspec.json.encode(
+                domain.diff_of(one, one)
             )
             if domain.view(one) != shown:
-                assert changed != domain.diff(one, one), (
+                assert changed != domain.diff_of(one, one), (
                     "a change that the difference does not show"
                 )
 

@@ -7,6 +7,7 @@ import msgspec
 
 from stele.domain.base import Fact
 from stele.domain.hashing import hash_of_facts
+from stele.domain.tables import changed_sections
 
 
 class Filter(msgspec.Struct, frozen=True):
@@ -24,20 +25,20 @@ class Domain(msgspec.Struct, frozen=True, kw_only=True):
     own image and has no other input. ``to_facts`` writes the image as facts from the empty one, in
     one fixed order: the snapshot. ``view`` returns sections of the whole state as people see it:
     structs, sequences of them, or plain values. The caller encodes them. ``diff`` returns the
-    differences in the same sections, as plain values. ``delta`` returns those of one epoch from its
-    facts, for domains where ``diff`` would compare too much. ``filters`` are the filters for the
-    rows of a section: section -> name -> ``Filter``. ``hash`` is a number below 2**128 that is
-    equal for equal images, after any history. By default it is the sum of the hashes of the facts
-    from ``to_facts``.
+    differences in the same sections, as plain values. By default it compares the views. ``delta``
+    returns those of one epoch from its facts, for domains where ``diff`` would compare too much.
+    ``filters`` are the filters for the rows of a section: section -> name -> ``Filter``. ``hash``
+    is a number below 2**128 that is equal for equal images, after any history. By default it is the
+    sum of the hashes of the facts from ``to_facts``.
     """
 
     name: str
     empty: Any
-    decide: Mapping[type, Callable[..., Any]]
     apply: Mapping[type, Callable[[Any, Any], Any]]
     to_facts: Callable[[Any], Iterable[Fact]]
-    view: Callable[[Any], dict[str, Any]]
-    diff: Callable[[Any, Any], dict[str, Any]]
+    decide: Mapping[type, Callable[..., Any]] = {}
+    view: Callable[[Any], dict[str, Any]] = lambda image: {}
+    diff: Callable[[Any, Any], dict[str, Any]] | None = None
     delta: Callable[[Any, Any, Iterable[Fact]], dict[str, Any]] | None = None
     filters: Mapping[str, Mapping[str, Filter]] = {}
     hash: Callable[[Any], int] | None = None
@@ -53,3 +54,9 @@ class Domain(msgspec.Struct, frozen=True, kw_only=True):
     def hash_of(self, image: Any) -> int:
         """Return the hash of the domain's image, a number below 2**128."""
         return hash_of_facts(self.to_facts(image)) if self.hash is None else self.hash(image)
+
+    def diff_of(self, before: Any, after: Any) -> dict[str, Any]:
+        """Return the differences between two images of the domain, by section."""
+        if self.diff is not None:
+            return self.diff(before, after)
+        return changed_sections(self.view(before), self.view(after))

@@ -18,7 +18,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from hashlib import blake2b
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 import numpy as np
@@ -455,22 +455,15 @@ def to_facts(memory: Memory) -> Iterable[DecidedFact]:
         yield DecidedGeneration(*generation, entries.astype("<u8").tobytes())
 
 
-def nothing(*_: Memory) -> dict[str, Any]:
-    """Return an empty section. The history of epochs shows refusals."""
-    return {}
-
-
+# The domain has no view: the history of epochs shows refusals.
 DOMAIN = Domain(
     name="decided",
     empty=RequestMemory(),
     shared=False,
-    decide={},
     apply={
         CommandRefused: command_refused,
         DecidedGeneration: decided_generation,
         DecidedRequests: decided_requests,
     },
     to_facts=to_facts,
-    view=nothing,
-    diff=nothing,
 )

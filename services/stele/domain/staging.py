@@ -21,7 +21,6 @@ from stele.domain.model.schema import SchemaFact
 from stele.domain.model.table_snapshots import TableSnapshotsFact
 from stele.domain.model.transitions import TopologyFact
 from stele.domain.registry_entry import Domain
-from stele.domain.tables import Json
 
 StagedFact = (
     MembershipFact
@@ -131,20 +130,10 @@ def to_facts(image: StagingImage) -> Iterable[StagingFact]:
         yield Part(image.staging_id, index, facts)
 
 
-def nothing(*_: StagingImage) -> Json:
-    """Return an empty section.
-
-    Staged facts are not true, so only the history of epochs shows them.
-    """
-    return {}
-
-
+# Staged facts are not true, so the domain has no view: only the history of epochs shows them.
 DOMAIN = Domain(
     name="staging",
     empty=StagingImage(),
-    decide={},
     apply={Part: part, PartsCommitted: parts_committed},
     to_facts=to_facts,
-    view=nothing,
-    diff=nothing,
 )

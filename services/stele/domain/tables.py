@@ -1,6 +1,6 @@
 """Rows of a domain as JSON, and the differences between two tables of them."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -8,7 +8,6 @@ import msgspec
 Json = dict[str, Any]
 
 V = TypeVar("V")
-S = TypeVar("S", bound=msgspec.Struct)
 _ABSENT: Final = object()
 
 
@@ -39,12 +38,27 @@ def changed_fields(before: Json, after: Json) -> Json:
     }
 
 
-def changed_rows(key: str, before: Mapping[str, S], after: Mapping[str, S]) -> Json:
+def changed_sections(before: Json, after: Json) -> Json:
+    """Return the differences of two views with the same sections.
+
+    A section is a struct, or rows: structs whose first field is their id.
+    """
+    return {
+        name: changed_fields(row_json(before[name]), row_json(now))
+        if isinstance(now, msgspec.Struct)
+        else _changed_rows(before[name], now)
+        for name, now in after.items()
+    }
+
+
+def _changed_rows(rows_before: Sequence[msgspec.Struct], rows: Sequence[msgspec.Struct]) -> Json:
     """Return the added, removed and changed rows.
 
     The form is ``{added: [row], removed: [row], changed: [{key: id, fields: {name: {before,
     after}}}]}``.
     """
+    key = next((each.__struct_fields__[0] for each in (*rows_before, *rows)), "")
+    before, after = ({getattr(row, key): row for row in each} for each in (rows_before, rows))
     added, removed, changed = compared(before, after)
     return {
         "added": [row_json(after[name]) for name in added],

@@ -65,7 +65,7 @@ def delta_view(before: Image, after: Image, epoch: Epoch) -> Json:
         if facts:
             old, new = getattr(before, domain.name), getattr(after, domain.name)
             # ``diff`` would compare the whole domain, where ``delta`` reads only the facts.
-            changed = domain.delta(old, new, facts) if domain.delta else domain.diff(old, new)
+            changed = domain.delta(old, new, facts) if domain.delta else domain.diff_of(old, new)
             shown.update({section: what for section, what in changed.items() if any(what.values())})
     return shown
 
@@ -93,5 +93,5 @@ def diff(before: Image, after: Image) -> Json:
     """
     shown: Json = {"from_epoch": before.epoch, "to_epoch": after.epoch}
     for domain in DOMAINS:
-        shown.update(domain.diff(getattr(before, domain.name), getattr(after, domain.name)))
+        shown.update(domain.diff_of(getattr(before, domain.name), getattr(after, domain.name)))
     return shown

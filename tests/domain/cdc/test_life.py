@@ -174,5 +174,5 @@ def test_commands_of_an_older_term_are_refused() -> None:
 
 def test_diff_shows_counts_instead_of_streams() -> None:
     world = three_nodes()
-    shown = cdc.diff(CdcImage(), world.image.cdc)["cdc_generations"]["added"]
+    shown = cdc.DOMAIN.diff_of(CdcImage(), world.image.cdc)["cdc_generations"]["added"]
     assert [row["streams"] for row in shown] == [6]

@@ -95,10 +95,10 @@ def test_diff_counts_tablets_with_other_times() -> None:
     before = folded(TabletRepaired("t", 2, 4, 50))
     after = folded(TabletRepaired("t", 2, 4, 50), TabletRepaired("t", 3, 4, 60))
     counted = {"t": {"repaired": 1, "newest_ms": 60}}
-    assert DOMAIN.diff(before, after) == {"repairs": counted, "restricted_repairs": {}}
+    assert DOMAIN.diff_of(before, after) == {"repairs": counted, "restricted_repairs": {}}
     gone = {"t": {"repaired": 0, "newest_ms": 0}}
-    assert DOMAIN.diff(after, DOMAIN.empty) == {"repairs": gone, "restricted_repairs": {}}
-    assert DOMAIN.diff(after, after) == {"repairs": {}, "restricted_repairs": {}}
+    assert DOMAIN.diff_of(after, DOMAIN.empty) == {"repairs": gone, "restricted_repairs": {}}
+    assert DOMAIN.diff_of(after, after) == {"repairs": {}, "restricted_repairs": {}}
 
 
 def test_restricted_repairs_have_separate_times() -> None:

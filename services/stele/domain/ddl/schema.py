@@ -60,7 +60,7 @@ from stele.domain.rules.schema import (
     standing_keyspace,
     standing_table,
 )
-from stele.domain.tables import Json, changed_fields, changed_rows, row_json, sorted_values
+from stele.domain.tables import Json, sorted_values
 from stele.domain.tablets.copies import is_required
 from stele.domain.topology.requests import end_untouched
 
@@ -421,19 +421,6 @@ def view(image: SchemaImage) -> Json:
     }
 
 
-def diff(before: SchemaImage, after: SchemaImage) -> Json:
-    return {
-        "balancing": changed_fields(row_json(before.balancing), row_json(after.balancing)),
-        "keyspaces": changed_rows("keyspace_id", before.by_id, after.by_id),
-        "tables": changed_rows("table_id", before.tables, after.tables),
-        "schema_version": changed_fields(row_json(before.version), row_json(after.version)),
-        "table_schemas": changed_rows("table_id", before.schemas, after.schemas),
-        "types": changed_rows("type_id", before.types, after.types),
-        "functions": changed_rows("function_id", before.functions, after.functions),
-        "aggregates": changed_rows("aggregate_id", before.aggregates, after.aggregates),
-    }
-
-
 DOMAIN = Domain(
     name="schema",
     empty=SchemaImage(),
@@ -469,5 +456,4 @@ DOMAIN = Domain(
     ),
     to_facts=to_facts,
     view=view,
-    diff=diff,
 )

@@ -268,7 +268,6 @@ def _diff(before: Map[str, Times], after: Map[str, Times]) -> Json:
 DOMAIN = Domain(
     name="repairs",
     empty=RepairsImage(),
-    decide={},
     apply={
         TabletRepaired: tablet_repaired,
         RepairsResized: repairs_resized,

@@ -759,7 +759,6 @@ def _changed(before: Map[str, Placement], after: Map[str, Placement]) -> Json:
 DOMAIN = Domain(
     name="ring",
     empty=RingImage(),
-    decide={},
     apply={
         NodeNumbered: node_numbered,
         PlacementChanged: placement_changed,

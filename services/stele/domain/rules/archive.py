@@ -69,7 +69,7 @@ from stele.domain.rules.retention import (
     why_not_at,
     why_not_without,
 )
-from stele.domain.tables import Json, changed_fields, changed_rows, row_json, sorted_values
+from stele.domain.tables import Json, sorted_values
 
 replace = msgspec.structs.replace
 
@@ -646,18 +646,6 @@ def view(image: ArchiveImage) -> Json:
     }
 
 
-def diff(before: ArchiveImage, after: ArchiveImage) -> Json:
-    one, two = replica_summaries(before), replica_summaries(after)
-    return {
-        "catch_up_replicas": changed_rows("replica_id", one, two),
-        "log_readers": changed_rows("reader_id", before.readers, after.readers),
-        "archive": changed_fields(
-            row_json(archive_summary(before)),
-            row_json(archive_summary(after)),
-        ),
-    }
-
-
 DOMAIN = Domain(
     name="archive",
     empty=ArchiveImage(),
@@ -693,5 +681,4 @@ DOMAIN = Domain(
     features=dict.fromkeys((ReplicaDiverged, TrimProposed, TrimAgreed, ArchiveTrimmed), UPKEEP),
     to_facts=to_facts,
     view=view,
-    diff=diff,
 )

@@ -28,7 +28,6 @@ from stele.domain.model.cdc import (
     CdcGenerationPublished,
     CdcGenerationWritten,
     ForgetCdcGeneration,
-    GenerationSummary,
     PublishCdcGeneration,
 )
 from stele.domain.model.cdc_streams import (
@@ -54,7 +53,7 @@ from stele.domain.registry_entry import Domain
 from stele.domain.ring.ranges import MAX_TOKEN, MIN_TOKEN, Range, upper_bound
 from stele.domain.rules.requests import check_term, overtaken
 from stele.domain.rules.table_parameters import CDC, map_entries
-from stele.domain.tables import Json, changed_rows, sorted_values
+from stele.domain.tables import Json, sorted_values
 from stele.domain.tablets.maps import MAX_TABLETS, TOKEN_BITS, range_of
 
 # Capture of the changes of a table: its options, its streams, and the times that writes may have.
@@ -428,14 +427,6 @@ def view(image: CdcImage) -> Json:
     return {"cdc_generations": tuple(summary_of(generation) for generation in found)}
 
 
-def diff(before: CdcImage, after: CdcImage) -> Json:
-    return {"cdc_generations": changed_rows("generation_id", _rows(before), _rows(after))}
-
-
-def _rows(image: CdcImage) -> dict[str, GenerationSummary]:
-    return {name: summary_of(generation) for name, generation in image.generations.items()}
-
-
 DOMAIN = Domain(
     name="cdc",
     empty=CdcImage(),
@@ -451,6 +442,5 @@ DOMAIN = Domain(
     },
     to_facts=to_facts,
     view=view,
-    diff=diff,
     hash=hash_of,
 )

@@ -8,7 +8,7 @@ from stele.domain.context import Context, Decision
 from stele.domain.model.commits import Commits, CommitsRestricted, RestrictCommits
 from stele.domain.names import CommitMode
 from stele.domain.registry_entry import Domain
-from stele.domain.tables import Json, changed_fields, row_json
+from stele.domain.tables import Json
 
 OPEN = Commits()
 
@@ -75,10 +75,6 @@ def view(commits: Commits) -> Json:
     return {"commits": commits}
 
 
-def diff(before: Commits, after: Commits) -> Json:
-    return {"commits": changed_fields(row_json(before), row_json(after))}
-
-
 DOMAIN = Domain(
     name="commits",
     empty=OPEN,
@@ -86,5 +82,4 @@ DOMAIN = Domain(
     apply={CommitsRestricted: commits_restricted},
     to_facts=to_facts,
     view=view,
-    diff=diff,
 )

@@ -17,7 +17,7 @@ from stele.domain.image import Image
 from stele.domain.model.membership import AnnounceNode, MembershipImage, Node, NodeChanged, may_take
 from stele.domain.names import JOINING, NodeState
 from stele.domain.registry_entry import Domain
-from stele.domain.tables import Json, changed_rows, sorted_values
+from stele.domain.tables import Json, sorted_values
 
 MAX_FEATURES: Final = 256
 MAX_RELEASE_CHARS: Final = 128
@@ -192,10 +192,6 @@ def view(image: MembershipImage) -> Json:
     return {"nodes": tuple(sorted_values(image.nodes))}
 
 
-def diff(before: MembershipImage, after: MembershipImage) -> Json:
-    return {"nodes": changed_rows("node_id", before.nodes, after.nodes)}
-
-
 DOMAIN = Domain(
     name="membership",
     empty=MembershipImage(),
@@ -203,5 +199,4 @@ DOMAIN = Domain(
     apply={NodeChanged: node_changed},
     to_facts=to_facts,
     view=view,
-    diff=diff,
 )

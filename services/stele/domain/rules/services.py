@@ -18,7 +18,7 @@ from stele.domain.model.services import (
 )
 from stele.domain.registry_entry import Domain
 from stele.domain.rules.membership import check_build
-from stele.domain.tables import Json, changed_rows, sorted_values
+from stele.domain.tables import Json, sorted_values
 
 SERVICE_ID: Final = re.compile(r"[a-z][a-z-]{0,31}/[A-Za-z0-9._-]{1,128}")
 
@@ -81,10 +81,6 @@ def view(image: ServicesImage) -> Json:
     return {"services": tuple(sorted_values(image.services))}
 
 
-def diff(before: ServicesImage, after: ServicesImage) -> Json:
-    return {"services": changed_rows("service_id", before.services, after.services)}
-
-
 DOMAIN = Domain(
     name="services",
     empty=ServicesImage(),
@@ -92,5 +88,4 @@ DOMAIN = Domain(
     apply={ServiceChanged: service_changed, ServiceForgotten: service_forgotten},
     to_facts=to_facts,
     view=view,
-    diff=diff,
 )

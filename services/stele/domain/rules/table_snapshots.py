@@ -29,7 +29,7 @@ from stele.domain.model.table_snapshots import (
 )
 from stele.domain.registry_entry import Domain
 from stele.domain.rules.requests import check_term, overtaken
-from stele.domain.tables import Json, changed_rows, sorted_values
+from stele.domain.tables import Json, sorted_values
 
 
 def delete_table_snapshot(context: Context, command: DeleteTableSnapshot) -> Decision:
@@ -174,17 +174,6 @@ def summary_of(restore: TableRestore) -> RestoreSummary:
     )
 
 
-def diff(before: TableSnapshotsImage, after: TableSnapshotsImage) -> Json:
-    return {
-        "table_snapshots": changed_rows("snapshot_id", before.snapshots, after.snapshots),
-        "table_restores": changed_rows("restore_id", _summaries(before), _summaries(after)),
-    }
-
-
-def _summaries(image: TableSnapshotsImage) -> dict[str, RestoreSummary]:
-    return {name: summary_of(each) for name, each in image.restores.items()}
-
-
 DOMAIN = Domain(
     name="table_snapshots",
     empty=TableSnapshotsImage(),
@@ -203,6 +192,5 @@ DOMAIN = Domain(
     },
     to_facts=to_facts,
     view=view,
-    diff=diff,
     hash=hash_of,
 )

@@ -56,7 +56,7 @@ from stele.domain.rules.requests import (
     request_in_term,
     started,
 )
-from stele.domain.tables import Json, changed_fields, changed_rows, row_json
+from stele.domain.tables import Json, changed_sections
 from stele.domain.topology.barriers import check_counted_at, let_through, level_in_force, next_lower
 from stele.domain.topology.live_copies import check_loss, may_lack_writes
 from stele.domain.topology.operations.leave import check_exclusion
@@ -389,15 +389,12 @@ def view(image: TopologyImage) -> Json:
 
 
 def diff(before: TopologyImage, after: TopologyImage) -> Json:
-    return {
-        "topology": changed_fields(row_json(versions_of(before)), row_json(versions_of(after))),
-        "coordinator": changed_fields(row_json(before.coordinator), row_json(after.coordinator)),
-        "transitions": changed_rows(
-            "transition_id",
-            {t.transition_id: summary_of(t) for t in before.open()},
-            {t.transition_id: summary_of(t) for t in after.open()},
-        ),
-    }
+    """Return the differences with summaries of transitions, whose plans may have very many rows."""
+    one, two = (
+        {**view(image), "transitions": tuple(map(summary_of, image.open()))}
+        for image in (before, after)
+    )
+    return changed_sections(one, two)
 
 
 DOMAIN = Domain(

@@ -24,7 +24,7 @@ from stele.domain.model.transitions import TransitionMarked
 from stele.domain.names import UNFINISHED, RequestStatus
 from stele.domain.registry_entry import Domain, Filter
 from stele.domain.rules.requests import ended, request_in_term
-from stele.domain.tables import Json, changed_rows, sorted_values
+from stele.domain.tables import Json, sorted_values
 from stele.domain.topology.operations.table import OPERATIONS
 
 replace = msgspec.structs.replace
@@ -205,10 +205,6 @@ def view(image: RequestsImage) -> Json:
     return {"requests": tuple(sorted_values(image.requests))}
 
 
-def diff(before: RequestsImage, after: RequestsImage) -> Json:
-    return {"requests": changed_rows("request_id", before.requests, after.requests)}
-
-
 FILTERS = {
     "status": Filter(
         "Only those that are so",
@@ -237,6 +233,5 @@ DOMAIN = Domain(
     apply={RequestChanged: request_changed, RequestForgotten: request_forgotten},
     to_facts=to_facts,
     view=view,
-    diff=diff,
     filters={"requests": FILTERS},
 )
