@@ -42,19 +42,17 @@ from stele.domain.model.schema_objects import (
 )
 from stele.domain.rules.schema import (
     aggregates_using_function,
-    aggregates_using_type,
     check_column_name,
     check_once,
     check_type_size,
     checked_name,
-    functions_using,
     keyspace_of,
     name_is_taken,
     resolved_argument,
     resolved_type,
     tables_using,
     types_affected,
-    types_using,
+    using_type,
 )
 
 replace = msgspec.structs.replace
@@ -237,11 +235,8 @@ def _check_added(
 
 
 def _check_initial_conditions(image: Image, name: str, before: UserType) -> None:
-    aggregates = [
-        aggregate.signature
-        for aggregate in aggregates_using_type(image.schema, before.keyspace_id, before.name)
-        if aggregate.initial_condition
-    ]
+    users = using_type(image.schema.aggregates, before.keyspace_id, before.name)
+    aggregates = sorted(each.signature for each in users if each.initial_condition)
     if aggregates:
         raise Rejected(
             "type_in_use",
@@ -258,9 +253,9 @@ def drop_type(context: Context, change: TypeRemoval) -> Iterable[AnyFact]:
         return ()
     schema, of, name = context.image.schema, dropped.keyspace_id, dropped.name
     users = {
-        "functions": [f.signature for f in functions_using(schema, of, name)],
-        "aggregates": [a.signature for a in aggregates_using_type(schema, of, name)],
-        "types": [t.name for t in types_using(schema, of, name)],
+        "functions": sorted(f.signature for f in using_type(schema.functions, of, name)),
+        "aggregates": sorted(a.signature for a in using_type(schema.aggregates, of, name)),
+        "types": sorted(t.name for t in using_type(schema.types, of, name)),
         "tables": sorted(t.name for t, _ in tables_using(schema, of, frozenset({name}))),
     }
     for what, names in users.items():

@@ -16,15 +16,12 @@ from stele.domain.ddl.schema import DOMAIN
 from stele.domain.image import Image
 from stele.domain.model import schema as c
 from stele.domain.model.schema import (
-    AggregateDropped,
-    FunctionDropped,
     Keyspace,
     KeyspaceDropped,
     SchemaFact,
     SchemaImage,
     Table,
     TableDropped,
-    TypeDropped,
 )
 from stele.domain.model.schema_objects import (
     Aggregate,
@@ -37,6 +34,7 @@ from stele.domain.model.schema_objects import (
     ViewRestriction,
     parse_type,
 )
+from stele.domain.rules.schema import dropped_objects
 
 
 class Mark(StrEnum):
@@ -101,17 +99,10 @@ def without(image: Image, wanted: Iterable[c.AnyChange]) -> Image:
 
 
 def _drops(schema: SchemaImage, keyspace: Keyspace, *, with_keyspace: bool) -> Iterator[SchemaFact]:
-    of = keyspace.keyspace_id
-    yield from (
-        AggregateDropped(key) for key, row in schema.aggregates.items() if row.keyspace_id == of
-    )
-    yield from (
-        FunctionDropped(key) for key, row in schema.functions.items() if row.keyspace_id == of
-    )
     yield from (TableDropped(table.table_id) for table in schema.tables_of(keyspace))
-    yield from (TypeDropped(key) for key, row in schema.types.items() if row.keyspace_id == of)
+    yield from dropped_objects(schema, keyspace)
     if with_keyspace:
-        yield KeyspaceDropped(of)
+        yield KeyspaceDropped(keyspace.keyspace_id)
 
 
 def plan_schema(before: SchemaImage, after: SchemaImage, managed: Iterable[str]) -> SchemaPlan:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeVar
 
 from stele.domain.base import Rejected, Rejection, required
 from stele.domain.context import Context, bad_name, unknown_keyspace, unknown_table
-from stele.domain.facts import AnyFact
 from stele.domain.image import Image
 from stele.domain.model.requests import Request
 from stele.domain.model.schema import (
@@ -18,6 +17,7 @@ from stele.domain.model.schema import (
     Keyspace,
     Off,
     Replication,
+    SchemaFact,
     SchemaImage,
     Table,
     TypeDropped,
@@ -351,17 +351,20 @@ def _check_fields(image: Image, keyspace: Keyspace, type_: CqlType) -> None:
 # The objects that use a user-defined type, a function, a table or a keyspace.
 
 
-def types_using(schema: SchemaImage, keyspace_id: str, name: str) -> list[UserType]:
-    """Return the types with a field of this type, by name."""
-    found = (t for t in schema.types.values() if t.keyspace_id == keyspace_id)
-    return sorted((t for t in found if name in t.user_types()), key=lambda t: t.name)
+OfType = TypeVar("OfType", UserType, Function, Aggregate)
+
+
+def using_type(rows: Mapping[str, OfType], keyspace_id: str, name: str) -> Iterator[OfType]:
+    """Yield the objects of a keyspace that name this user-defined type, in any order."""
+    mine = (row for row in rows.values() if row.keyspace_id == keyspace_id)
+    return (row for row in mine if name in row.user_types())
 
 
 def types_affected(schema: SchemaImage, changed: UserType) -> list[UserType]:
     """Return the types that contain a type, directly or inside another one, by name."""
     found, new = dict[str, UserType](), [changed]
     while new:
-        users = types_using(schema, changed.keyspace_id, new.pop().name)
+        users = using_type(schema.types, changed.keyspace_id, new.pop().name)
         fresh = [user for user in users if user.name not in found]
         found.update({user.name: user for user in fresh})
         new += fresh
@@ -379,16 +382,6 @@ def tables_using(
         table, columns = schema.tables[table_id], schema.schemas[table_id]
         if table.keyspace_id == keyspace_id and names & columns.user_types():
             yield table, columns
-
-
-def functions_using(schema: SchemaImage, keyspace_id: str, name: str) -> list[Function]:
-    found = (f for f in schema.functions.values() if f.keyspace_id == keyspace_id)
-    return sorted((f for f in found if name in f.user_types()), key=lambda f: f.signature)
-
-
-def aggregates_using_type(schema: SchemaImage, keyspace_id: str, name: str) -> list[Aggregate]:
-    found = (a for a in schema.aggregates.values() if a.keyspace_id == keyspace_id)
-    return sorted((a for a in found if name in a.user_types()), key=lambda a: a.signature)
 
 
 def aggregates_using_function(schema: SchemaImage, function_id: str) -> list[Aggregate]:
@@ -418,18 +411,15 @@ def check_no_views(image: Image, table: Table) -> Rejection | None:
     )
 
 
-def dropped_objects(image: Image, keyspace: Keyspace) -> Iterable[AnyFact]:
+def dropped_objects(schema: SchemaImage, keyspace: Keyspace) -> Iterator[SchemaFact]:
     """Yield the removal of the keyspace's types, functions and aggregates."""
-    schema, of = image.schema, keyspace.keyspace_id
-    for aggregate_id in sorted(schema.aggregates):
-        if schema.aggregates[aggregate_id].keyspace_id == of:
-            yield AggregateDropped(aggregate_id)
-    for function_id in sorted(schema.functions):
-        if schema.functions[function_id].keyspace_id == of:
-            yield FunctionDropped(function_id)
-    for type_id in sorted(schema.types):
-        if schema.types[type_id].keyspace_id == of:
-            yield TypeDropped(type_id)
+    for dropped, rows in (
+        (AggregateDropped, schema.aggregates),
+        (FunctionDropped, schema.functions),
+        (TypeDropped, schema.types),
+    ):
+        of_keyspace = (id_ for id_ in sorted(rows) if rows[id_].keyspace_id == keyspace.keyspace_id)
+        yield from map(dropped, of_keyspace)
 
 
 # Replications that a cluster can provide, by numbers and by lists of racks.

@@ -173,7 +173,7 @@ def end_keyspace_drop(image: Image, transition: Transition, epoch: int) -> Itera
     keyspace = image.schema.by_id[transition.keyspace_id]
     for table in image.schema.tables_of(keyspace):
         yield from dropped_table(image, table)
-    yield from dropped_objects(image, keyspace)
+    yield from dropped_objects(image.schema, keyspace)
     yield KeyspaceDropped(keyspace.keyspace_id)
     if not keyspace.tablets:
         yield from left_placement(image, keyspace)
