@@ -6,7 +6,7 @@ part.
 """
 
 from collections.abc import Iterator
-from typing import Final, NamedTuple
+from typing import Final
 
 import msgspec
 
@@ -43,12 +43,6 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
         """Return sets of texts. Every matching epoch holds one text of each set unchanged."""
         asked = (self.actor, self.command, self.request)
         return [*(frozenset({text}) for text in asked if text), *filter(None, (self.about,))]
-
-
-class _Entry(NamedTuple):
-    actor: str
-    command: str
-    request_id: str
 
 
 def fits(question: Question, epoch: Epoch) -> bool:
@@ -99,20 +93,21 @@ def texts_of(value: object) -> Iterator[str]:
 def _has_entry(question: Question, epoch: Epoch, facts: tuple[Fact, ...]) -> bool:
     if not (question.actor or question.command or question.request or question.refused):
         return True
-    own = _Entry(epoch.actor, epoch.command, epoch.request_id)
-    refusals = [fact for fact in facts if isinstance(fact, CommandRefused)]
-    entries = [_Entry(fact.actor, fact.command, fact.request_id) for fact in refusals]
+    entries = [
+        (fact.actor, fact.command, fact.request_id)
+        for fact in facts
+        if isinstance(fact, CommandRefused)
+    ]
     if not question.refused:
-        if question.request and question.request in texts_of(facts):
-            # A request that a fact names matches like the command's own id.
-            own = own._replace(request_id=question.request)
-        entries.append(own)
-    return any(_is_meant(question, entry) for entry in entries)
-
-
-def _is_meant(question: Question, entry: _Entry) -> bool:
+        # A request that a fact names matches like the command's own id.
+        is_named = question.request and question.request in texts_of(facts)
+        id_ = question.request if is_named else epoch.request_id
+        entries.append((epoch.actor, epoch.command, id_))
     asked = (question.actor, question.command, question.request)
-    return all(not wanted or wanted == found for wanted, found in zip(asked, entry, strict=True))
+    return any(
+        all(not wanted or wanted == found for wanted, found in zip(asked, entry, strict=True))
+        for entry in entries
+    )
 
 
 def _has_words(question: Question, epoch: Epoch, facts: tuple[Fact, ...]) -> bool:

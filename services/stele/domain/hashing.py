@@ -2,7 +2,8 @@
 
 import hashlib
 from collections.abc import Iterable
-from typing import Final, Protocol
+from operator import methodcaller
+from typing import Final
 
 import msgspec
 
@@ -26,20 +27,8 @@ Older builds do not have them and must compute the same hashes.
 """
 
 
-class _Column(Protocol):
-    """The interface of ``column.NumberColumn``.
-
-    This module must not import it: the command line hashes without numpy.
-    """
-
-    def tolist(self) -> list[int]: ...
-
-
-def _as_list(column: _Column) -> list[int]:
-    return column.tolist()
-
-
-_SORTED_JSON: Final = msgspec.json.Encoder(enc_hook=_as_list, order="deterministic")
+# ``column.as_list`` would do the same for columns, but the command line hashes without numpy.
+_SORTED_JSON: Final = msgspec.json.Encoder(enc_hook=methodcaller("tolist"), order="deterministic")
 
 
 def row_hash(row: bytes) -> int:

@@ -22,6 +22,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from stele.domain.commands import Envelope, Outcome, Rejection, command_name
@@ -219,18 +220,11 @@ class RequestMemory(msgspec.Struct, frozen=True, eq=False):
 
         ``limit`` is the number of sealed generations.
         """
-        memory = self
         # The place of an epoch must fit into 24 bits, so a sparse generation is sealed early.
         if self.young.size and epoch - self.young.base >= _SPAN:
-            memory = memory._sealed(limit)
-        memory = RequestMemory(
-            memory.young.with_decisions(request_ids, epoch),
-            memory.generations,
-            memory.runs,
-            memory.floor,
-            memory.horizon_ms,
-        )
-        return memory._sealed(limit) if memory.young.size >= GENERATION else memory
+            return self._sealed(limit).with_decisions(request_ids, epoch, limit)
+        memory = replace(self, young=self.young.with_decisions(request_ids, epoch))
+        return RequestMemory._sealed(memory, limit) if memory.young.size >= GENERATION else memory
 
     def limited(self, limit: int) -> RequestMemory:
         """Return the memory without the oldest generations above the limit."""
@@ -255,25 +249,18 @@ class RequestMemory(msgspec.Struct, frozen=True, eq=False):
     def with_generation(self, generation: SealedGeneration, entries: Entries) -> RequestMemory:
         """Return the memory with a sealed generation that is younger than all others."""
         run = Run(generation.base, generation.last, entries, 1)
-        return RequestMemory(
-            self.young,
-            (*self.generations, generation),
-            merged((*self.runs, run), self.floor),
-            self.floor,
-            self.horizon_ms,
+        return replace(
+            self,
+            generations=(*self.generations, generation),
+            runs=merged((*self.runs, run), self.floor),
         )
 
     def _sealed(self, limit: int) -> RequestMemory:
         young = self.young
         generation = SealedGeneration(young.base, young.last, young.newest_ms)
         # One generation below the limit leaves room for the one that is added next.
-        rest = RequestMemory(
-            Young(young.last, young.last, table={}),
-            self.generations,
-            self.runs,
-            self.floor,
-            self.horizon_ms,
-        ).limited(max(0, limit - 1))
+        empty = replace(self, young=Young(young.last, young.last, table={}))
+        rest = empty.limited(max(0, limit - 1))
         return rest.with_generation(generation, young.entries())
 
     def __eq__(self, other: object) -> bool:

@@ -5,7 +5,7 @@ Source: ScyllaDB, topology-over-raft.md, "Tablet resize".
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence, Set
 from itertools import compress
 from typing import Final, NamedTuple
 
@@ -149,7 +149,7 @@ def _next_of_all(
 ) -> Iterator[tuple[TabletGroup, int, TabletCount]]:
     """Yield the groups of tables with their present and their next number of tablets."""
     found = needs_of(image, loads, asked)
-    next_ = next_counts(found, _goals(image).per_shard)
+    next_ = next_counts(found, Goals.of(image.features.settings).per_shard)
     for group, needs, aim in zip(image.schema.tablet_groups, found, next_, strict=True):
         # Computed only for merges, because it examines each pair of the table's tablets.
         apart = _why_apart(image, group.owner, down, full) if aim.count < needs.count else ""
@@ -298,68 +298,43 @@ def needs_of(
 
     ``asked`` are the unfinished resizes by the id of their table.
     """
-    schema, goals = image.schema, _goals(image)
+    schema, goals = image.schema, Goals.of(image.features.settings)
     scopes = {id_: scopes_of(image, keyspace, {}) for id_, keyspace in schema.by_id.items()}
-    found, known = list[Needs](), dict[_Inputs, Needs]()
+    found, known = list[Needs](), dict[Hashable, Needs]()
     for table, data, tables in schema.tablet_groups:
-        request = asked.get(table.table_id)
-        inputs = _Inputs(
-            table.keyspace_id,
-            combined([each.options for each in tables]),
+        request, load = asked.get(table.table_id), loads.get(data.data_id, UNKNOWN)
+        together, options = len(tables), combined([each.options for each in tables])
+        present = Present(
             len(image.ring.placements[table.placement]),
+            load.size_bytes,
             0 if request is None else request.tablet_count,
-            loads.get(data.data_id, UNKNOWN),
-            len(tables),
+            load.hottest,
         )
-        needs = known.get(inputs)
-        if needs is None:
-            keyspace = schema.by_id[table.keyspace_id]
-            needs = known[inputs] = _needs(
-                inputs, keyspace.initial_tablets, scopes[keyspace.keyspace_id], goals
+        key = table.keyspace_id, options, present, together
+        if key not in known:
+            initial = schema.by_id[table.keyspace_id].initial_tablets
+            about = (options, initial, scopes[table.keyspace_id], present, goals)
+            rates = by_rate(options, present, goals)
+            known[key] = Needs(
+                count=present.count,
+                options=options,
+                fewest=_of_all(fewest(*about), together),
+                most=_of_all(most(*about), together),
+                scopes=scopes[table.keyspace_id],
+                by_rate=rates._replace(
+                    split=_of_all(rates.split, together), keep=_of_all(rates.keep, together)
+                ),
+                together=together,
             )
-        found.append(needs)
+        found.append(known[key])
     return found
-
-
-class _Inputs(NamedTuple):
-    """The values that the needs of a map depend on, besides the settings and the nodes."""
-
-    keyspace_id: str
-    options: TableOptions
-    tablets: int
-    resizing_to: int
-    loaded: TableLoad
-    together: int
-
-
-def _needs(
-    inputs: _Inputs, initial: int, scopes: Mapping[str, ReplicaScope], goals: Goals
-) -> Needs:
-    options, loaded, together = inputs.options, inputs.loaded, inputs.together
-    present = Present(inputs.tablets, loaded.size_bytes, inputs.resizing_to, loaded.hottest)
-    about = (options, initial, scopes, present, goals)
-    return Needs(
-        count=inputs.tablets,
-        options=options,
-        fewest=_of_all(fewest(*about), together),
-        most=_of_all(most(*about), together),
-        scopes=scopes,
-        by_rate=_rates_of_all(by_rate(options, present, goals), together),
-        together=together,
-    )
 
 
 def _of_all(sized: TabletCount, tables: int) -> TabletCount:
     """Add to the reason that it covers several co-located tables, if it does."""
-    return (
-        sized
-        if tables == 1
-        else TabletCount(sized.count, f"{sized.reason} ({tables} tables together)")
-    )
-
-
-def _rates_of_all(rates: ByRate, tables: int) -> ByRate:
-    return rates._replace(split=_of_all(rates.split, tables), keep=_of_all(rates.keep, tables))
+    if tables == 1:
+        return sized
+    return TabletCount(sized.count, f"{sized.reason} ({tables} tables together)")
 
 
 def _why_apart(image: Image, table: Table, down: Set[str], full: Set[str]) -> str:
@@ -383,10 +358,6 @@ def _why_apart(image: Image, table: Table, down: Set[str], full: Set[str]) -> st
         named = ", ".join(sorted(blocking))
         return f"sibling tablets cannot move to the same nodes while no disk of {named} has room"
     return ""
-
-
-def _goals(image: Image) -> Goals:
-    return Goals.of(image.features.settings)
 
 
 def may_be_revoked(asked: Request) -> bool:

@@ -51,12 +51,19 @@ class FeaturesImage(msgspec.Struct, frozen=True):
 # Types of settings in the log: whole numbers, words of a closed set, and numbers of copies.
 
 
-class Count(msgspec.Struct, frozen=True, kw_only=True):
-    """A setting from ``least`` to ``most``. An unset or invalid one has the value ``default``."""
-
+class _Setting(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     counts: str
-    """Description for people: the thing that the setting counts."""
+    """Description for people: the thing that the setting counts, or its purpose."""
+
+    def is_unsafe(self, text: str) -> bool:
+        """Return True for a value that gives up a guarantee and is accepted only with force."""
+        return False
+
+
+class Count(_Setting, frozen=True, kw_only=True):
+    """A setting from ``least`` to ``most``. An unset or invalid one has the value ``default``."""
+
     default: int
     most: int
     least: int = 1
@@ -74,19 +81,13 @@ class Count(msgspec.Struct, frozen=True, kw_only=True):
         """Return a description of the accepted values, for people."""
         return f"a whole number from {self.least} to {self.most}"
 
-    def is_unsafe(self, text: str) -> bool:
-        return False
 
-
-class Choice(msgspec.Struct, frozen=True, kw_only=True):
+class Choice(_Setting, frozen=True, kw_only=True):
     """A setting that is one of ``options``. An unset or invalid one has the value ``default``.
 
-    Options in ``unsafe`` give up a guarantee and are accepted only with force.
+    ``unsafe`` are those of ``is_unsafe``.
     """
 
-    name: str
-    counts: str
-    """Description for people: the purpose of the setting."""
     default: str
     options: tuple[str, ...]
     unsafe: Set[str] = frozenset()
@@ -106,15 +107,12 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
         return text in self.unsafe
 
 
-class Copies(msgspec.Struct, frozen=True, kw_only=True):
+class Copies(_Setting, frozen=True, kw_only=True):
     """A setting that is a number of copies, in any dc or for each dc: ``3``, or ``dc1=2,dc2=1``.
 
     The sum is at most ``most``.
     """
 
-    name: str
-    counts: str
-    """Description for people: the thing that has the copies."""
     default: str
     most: int
 
@@ -142,9 +140,6 @@ class Copies(msgspec.Struct, frozen=True, kw_only=True):
     def wanted(self) -> str:
         """Return a description of the accepted values, for people."""
         return f"a number such as 3, or one for each dc such as dc1=2,dc2=1, {self.most} together at most"
-
-    def is_unsafe(self, text: str) -> bool:
-        return False
 
     def text(self, copies: Mapping[str, int]) -> str:
         """Return the copies as a setting's text, dcs sorted."""

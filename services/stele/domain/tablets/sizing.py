@@ -14,6 +14,7 @@ room.
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from operator import attrgetter
 from typing import Final, NamedTuple, Self
 
 import msgspec
@@ -120,6 +121,7 @@ def words(hot: Hottest, target: int) -> str:
 
 
 _GIB: Final = 2**30
+_COUNT: Final = attrgetter("count")
 
 
 class Goals(msgspec.Struct, frozen=True):
@@ -210,7 +212,7 @@ def first_count(
     found = [*_asked_for(options, initial, scopes, goals)]
     if _asks_nothing(options, initial):
         found.append(_with_room(scopes, goals))
-    return rounded(max(found, key=_count), options)
+    return rounded(max(found, key=_COUNT), options)
 
 
 def fewest(
@@ -222,7 +224,7 @@ def fewest(
 ) -> TabletCount:
     """Return the number below which an existing table is split, if its shards have room."""
     asked = _base(options, initial, scopes, goals)
-    return _capped(max(asked, _fewest_by_size(present, goals), key=_count), options)
+    return _capped(max(asked, _fewest_by_size(present, goals), key=_COUNT), options)
 
 
 def most(
@@ -237,7 +239,7 @@ def most(
     It is not above the present number, unless more tablets are wanted.
     """
     asked = _base(options, initial, scopes, goals)
-    return _capped(max(_most_by_size(present, goals), rounded(asked, options), key=_count), options)
+    return _capped(max(_most_by_size(present, goals), rounded(asked, options), key=_COUNT), options)
 
 
 class ByRate(NamedTuple):
@@ -277,7 +279,7 @@ def _base(
     if _asks_nothing(options, initial):
         # An existing table is limited together with all others in ``resizing``, not here.
         found.append(_by_scale(scopes, goals))
-    return max(found, key=_count)
+    return max(found, key=_COUNT)
 
 
 def rounded(wanted: TabletCount, options: TableOptions) -> TabletCount:
@@ -293,10 +295,6 @@ def _capped(wanted: TabletCount, options: TableOptions) -> TabletCount:
     if options.max_tablet_count:
         return TabletCount(limit, f"max_tablet_count is {options.max_tablet_count}")
     return TabletCount(limit, f"no table has more than {MAX_TABLETS} tablets")
-
-
-def _count(sized: TabletCount) -> int:
-    return sized.count
 
 
 def _asks_nothing(options: TableOptions, initial: int) -> bool:
@@ -400,7 +398,7 @@ def _asking(scopes: Mapping[str, ReplicaScope]) -> list[tuple[str, ReplicaScope]
 
 def _by_scale(scopes: Mapping[str, ReplicaScope], goals: Goals) -> TabletCount:
     """Return the number of tablets that the scale asks for, the largest over the dcs."""
-    return max((_per_shard(dc, scope, goals.scale) for dc, scope in _asking(scopes)), key=_count)
+    return max((_per_shard(dc, scope, goals.scale) for dc, scope in _asking(scopes)), key=_COUNT)
 
 
 def _with_room(scopes: Mapping[str, ReplicaScope], goals: Goals) -> TabletCount:

@@ -4,6 +4,7 @@ The coordinator's commands are each guarded by its term.
 """
 
 from collections.abc import Iterable
+from typing import Any
 
 import msgspec
 
@@ -326,19 +327,11 @@ def transition_opened(image: TopologyImage, fact: TransitionOpened) -> TopologyI
     return replace(image, transitions=image.transitions.set(opened.transition_id, opened))
 
 
-def transition_moved(image: TopologyImage, fact: TransitionMoved) -> TopologyImage:
-    return _changed(
-        image,
-        fact.transition_id,
-        state=fact.state,
-        session=fact.session,
-        entered_version=fact.entered_version,
-        entered_epoch=fact.entered_epoch,
-    )
-
-
-def transition_marked(image: TopologyImage, fact: TransitionMarked) -> TopologyImage:
-    return _changed(image, fact.transition_id, mark=fact.mark, blamed=fact.blamed)
+def transition_changed(
+    image: TopologyImage, fact: TransitionMoved | TransitionMarked
+) -> TopologyImage:
+    """Fold a fact whose fields are those of the transition that it changes."""
+    return _changed(image, **msgspec.structs.asdict(fact))
 
 
 def transition_planned(image: TopologyImage, fact: TransitionPlanned) -> TopologyImage:
@@ -357,7 +350,7 @@ def transition_finished(image: TopologyImage, fact: TransitionFinished) -> Topol
     return replace(image, transitions=image.transitions.delete(fact.transition_id))
 
 
-def _changed(image: TopologyImage, transition_id: str, **fields: object) -> TopologyImage:
+def _changed(image: TopologyImage, transition_id: str, **fields: Any) -> TopologyImage:
     changed = replace(image.transitions[transition_id], **fields)
     return replace(image, transitions=image.transitions.set(transition_id, changed))
 
@@ -417,8 +410,8 @@ DOMAIN = Domain(
         BarrierRelaxed: barrier_relaxed,
         CoordinatorChanged: coordinator_changed,
         TransitionOpened: transition_opened,
-        TransitionMoved: transition_moved,
-        TransitionMarked: transition_marked,
+        TransitionMoved: transition_changed,
+        TransitionMarked: transition_changed,
         TransitionPlanned: transition_planned,
         TransitionUnplanned: transition_unplanned,
         TransitionFinished: transition_finished,
