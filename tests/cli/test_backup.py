@@ -70,6 +70,9 @@ def test_verify_names_a_damaged_file_and_restore_fails(
     ("arguments", "exit_code", "said"),
     [
         (["backup", "x"], 2, "No address of catch-up is known. Give --catch-up"),
+        (["backup", "create", "x"], 2, "`stele backup TARGET`"),
+        (["backup", "create"], 2, "no command 'create'. Write `stele backup TARGET`"),
+        (["backup", "restore"], 2, "Write `stele restore TARGET --into FOLDER`"),
         (["backup", "ftp://x", "--catch-up", "http://127.0.0.1:1"], 2, "names no store"),
         (["backup", "verify", "nowhere"], 1, "holds no archive of Stele"),
         (["backup", "verify", "s3://b/x", "--endpoint", "b:1"], 2, "is no endpoint"),

@@ -4,10 +4,18 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from stele.log.archive.archive import Archive
-from stele.log.archive_store.backup import BackedUp, NothingToRestoreError, back_up, restore
+from stele.log.archive.container import DamagedFileError
+from stele.log.archive_store.backup import (
+    BackedUp,
+    NothingToRestoreError,
+    back_up,
+    restore,
+    verify_stored,
+)
 from stele.log.archive_store.layout import MANIFEST_NAME as MANIFEST
 from stele.log.archive_store.layout import ForeignStoreError, manifest_in
 from stele.log.archive_store.source import LocalSource
@@ -142,6 +150,35 @@ async def test_unreadable_manifest_is_refused(tmp_path: Path, store: Flaky) -> N
     (store.folder / MANIFEST).unlink()
     await backed_up(made, store)
     assert await is_whole(store, 80)
+
+
+@pytest.mark.parametrize(
+    ("claims", "said"),
+    [
+        ({"last_epoch": 90}, "last_epoch 90, and its files hold 80"),
+        ({"state_id": "ab" * 16}, f"state_id {'ab' * 16}, and its files hold"),
+    ],
+)
+async def test_manifest_that_claims_other_contents_is_wrong(
+    tmp_path: Path, store: Flaky, claims: dict[str, object], said: str
+) -> None:
+    done = await backed_up(Made(tmp_path / "archive"), store)
+    assert (await verify_stored(store)).flaws == ()
+    false = msgspec.structs.replace(done.manifest, **claims)
+    (store.folder / MANIFEST).write_bytes(msgspec.json.encode(false))
+    (flaw,) = (await verify_stored(store)).flaws
+    assert said in flaw
+    assert "`stele backup TARGET` writes a new one" in flaw
+    with pytest.raises(DamagedFileError, match="to restore what is there"):
+        await restore(store, tmp_path / "into")
+
+
+async def test_backup_without_a_manifest_is_wrong(tmp_path: Path, store: Flaky) -> None:
+    await backed_up(Made(tmp_path / "archive"), store)
+    (store.folder / MANIFEST).unlink()
+    (flaw,) = (await verify_stored(store)).flaws
+    assert "manifest.json is missing" in flaw
+    assert (await restore(store, tmp_path / "into")).last_epoch == 80
 
 
 async def verify_it(store: BlobStore) -> None:

@@ -26,11 +26,10 @@ from stele.log.archive_store.backup import (
     NothingToRestoreError,
     Restored,
     back_up,
+    verify_stored,
 )
 from stele.log.archive_store.backup import restore as restore_into
-from stele.log.archive_store.stored import stored_archive
 from stele.log.archive_store.verify import ArchiveVerdict
-from stele.log.archive_store.verify import verify as verify_stored
 from stele.log.blobs.folder import open_store
 from stele.log.blobs.port import BlobStore, BlobStoreError, StoreUnavailableError
 from stele.log.errors import LogError
@@ -42,6 +41,12 @@ URLS: Final = "STELE_CATCH_UP_URLS"
 METADATA_ALONE: Final = (
     "It is the metadata; rows are the nodes' data: see `stele table snapshot --help`."
 )
+GUESSES: Final = {
+    **dict.fromkeys(("create", "make", "new", "run", "start"), "stele backup TARGET"),
+    **dict.fromkeys(("check", "list", "show", "status"), "stele backup verify TARGET"),
+    "restore": "stele restore TARGET --into FOLDER",
+}
+"""Words that are meant as a command and not as a folder, with the right command line."""
 
 Endpoint = Annotated[
     str, Parameter(name="--endpoint", env_var="STELE_ARCHIVE_STORE_ENDPOINT", negative="")
@@ -74,6 +79,11 @@ def backup(
         endpoint: Server of the S3 protocol, if it is not AWS.
         directory: Directory of a local stack.
     """
+    if target in GUESSES:
+        raise UsageError(
+            f"`stele backup` has no command '{target}'.",
+            f"Write `{GUESSES[target]}`; a folder of this name is ./{target}.",
+        )
     urls = catch_up or known_urls(directory)
     began_s = time.perf_counter()
     done = run_work(_back_up(_store(target, endpoint), urls, check=check), "copying the metadata")
@@ -118,7 +128,7 @@ def verify(
         endpoint: Server of the S3 protocol, if it is not AWS.
     """
     began_s = time.perf_counter()
-    verdict = run_work(_verify(_store(target, endpoint)), "checking the backup")
+    verdict = run_work(verify_stored(_store(target, endpoint)), "checking the backup")
     if json.as_json:
         print_value_as_json(verdict)
     else:
@@ -165,10 +175,6 @@ async def _back_up(store: BlobStore, urls: tuple[str, ...], *, check: bool) -> B
         )
     finally:
         await catch_up.close()
-
-
-async def _verify(store: BlobStore) -> ArchiveVerdict:
-    return await verify_stored(await stored_archive(store))
 
 
 def _show(verdict: ArchiveVerdict, took_s: float) -> None:

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import shutil
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -24,7 +24,7 @@ from stele.log.archive_store.layout import MANIFEST_NAME as NAME
 from stele.log.archive_store.layout import BackupManifest, Entry, StoreKind, manifest_in
 from stele.log.archive_store.source import ArchiveSource
 from stele.log.archive_store.stored import StoredArchive, stored_archive
-from stele.log.archive_store.verify import verify
+from stele.log.archive_store.verify import ArchiveVerdict, verify
 from stele.log.blobs.port import BlobStore, StoreUnavailableError
 
 
@@ -87,20 +87,27 @@ async def back_up(
 async def _manifest(
     stored: StoredArchive, before: BackupManifest | None, made_ms: int, made_from: str
 ) -> BackupManifest:
-    parts, shots = stored.parts, stored.shots
-    last = parts[-1] if parts else None
     return BackupManifest(
-        cluster=stored.claim.cluster,
-        cluster_id=stored.claim.cluster_id,
-        log_id=stored.log_id,
-        first_epoch=parts[0].first if parts else 0,
-        last_epoch=last.last if last is not None else 0,
-        state_id=last.piece.state_id if last is not None else "",
-        snapshot_epochs=tuple(shot.epoch for shot in shots[::-1]),
+        **_contents(stored),
         made_ms=made_ms,
         made_from=made_from,
         files=await _entries(stored, before),
     )
+
+
+def _contents(stored: StoredArchive) -> dict[str, Any]:
+    """Return the fields of a manifest that follow from the names of the files."""
+    parts, shots = stored.parts, stored.shots
+    last = parts[-1] if parts else None
+    return {
+        "cluster": stored.claim.cluster,
+        "cluster_id": stored.claim.cluster_id,
+        "log_id": stored.log_id,
+        "first_epoch": parts[0].first if parts else 0,
+        "last_epoch": last.last if last is not None else 0,
+        "state_id": last.piece.state_id if last is not None else "",
+        "snapshot_epochs": tuple(shot.epoch for shot in shots[::-1]),
+    }
 
 
 async def _entries(stored: StoredArchive, before: BackupManifest | None) -> tuple[Entry, ...]:
@@ -116,7 +123,41 @@ async def _entries(stored: StoredArchive, before: BackupManifest | None) -> tupl
     return tuple(found)
 
 
-# Restore a replica's folder from a store. The folder appears when it is complete.
+# Verify a store, and restore a replica's folder from it.
+
+
+async def verify_stored(store: BlobStore) -> ArchiveVerdict:
+    """Read and check all of a backup or mirror. A backup must also hold what its manifest claims.
+
+    Raises NoArchiveError, BlobStoreError.
+    """
+    stored = await stored_archive(store)
+    verdict = await verify(stored)
+    return msgspec.structs.replace(verdict, flaws=(*_flaws_of_manifest(stored), *verdict.flaws))
+
+
+def _flaws_of_manifest(stored: StoredArchive) -> list[str]:
+    """Return how the manifest of a backup differs from its files. Others have no manifest.
+
+    A file that is read must match its name, so names are compared.
+    """
+    if stored.claim.kind is not StoreKind.BACKUP:
+        return []
+    manifest = stored.manifest
+    if manifest is None:
+        return [
+            f"{NAME} is missing: the backup was interrupted before its end, or the file was deleted."
+            " `stele backup TARGET` completes the backup and writes it."
+        ]
+    return [
+        f"{NAME} names {field} {getattr(manifest, field)}, and its files hold {found}."
+        " Bring the missing files back, or `stele backup TARGET` writes a new one."
+        for field, found in _contents(stored).items()
+        if getattr(manifest, field) != found
+    ]
+
+
+# The restored folder appears when it is complete.
 
 
 BEGUN: Final = ".restoring"
@@ -157,6 +198,8 @@ async def restore(store: BlobStore, into: Path) -> Restored:
     """
     await asyncio.to_thread(_check_empty, into)
     stored = await stored_archive(store)
+    if stored.manifest is not None and (flaws := _flaws_of_manifest(stored)):
+        raise DamagedFileError(f"{flaws[0]} Delete {NAME} to restore what is there")
     begun = into.with_name(into.name + BEGUN)
     await asyncio.to_thread(
         _begin, begun, Origin(store.url, stored.claim.cluster_id, stored.log_id)
