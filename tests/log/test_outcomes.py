@@ -24,10 +24,10 @@ from stele.domain.model.requests import CommandRefused, named, uuid7
 from stele.domain.not_taken import horizon_of
 from stele.domain.registry import DECISIONS
 from stele.log import pipeline
-from stele.log.chain import next_state_id
 from stele.log.codec import decode_epoch
 from stele.log.fold import Fold
 from stele.log.record_builder import Ids
+from stele.log.state_ids import next_state_id
 from stele.runtime.request_ids import new_request_id
 from tests.log import test_pipeline
 from tests.log.driven_pipeline import Driven, tell

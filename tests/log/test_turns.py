@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from stele.domain.commands import Outcome
-from stele.log.chain import MOST_OWN, WriterTurns
+from stele.log.writer_turns import MOST_OWN, WriterTurns
 from tests.log.memory import MemoryPartition
 from tests.log.test_pipeline import Writer, applied_once, create, setting
 

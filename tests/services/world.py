@@ -21,7 +21,6 @@ from stele.domain.names import TAKES_PART, ReportStatus
 from stele.domain.registry import KNOWN_FEATURES
 from stele.domain.request_memory import decisions_of
 from stele.log.brokers import Brokers
-from stele.log.chain import next_state_id
 from stele.log.codec import (
     DecodeError,
     decode_envelope,
@@ -37,6 +36,7 @@ from stele.log.kafka import KafkaLog
 from stele.log.pipeline import CommitPipeline
 from stele.log.port import Record
 from stele.log.record_builder import Ids, Pending
+from stele.log.state_ids import next_state_id
 from stele.runtime.request_ids import new_request_id
 
 TIMEOUT_S = 240.0

@@ -18,7 +18,7 @@ The pipeline calls nobody. It returns a future for each command, and collects in
 owner must do next: append records, read past decisions, run a large decision.
 
 Commands that arrive during a large decision wait for it. Lost commands, and commands held for
-another writer's turn (``log.chain.WriterTurns``), are decided with the next ``flush``, once for
+another writer's turn (``log.writer_turns``), are decided with the next ``flush``, once for
 all records that are read together. See docs/design.md, rules 1 to 4, 7 and 9.
 """
 
@@ -42,7 +42,6 @@ from stele.domain.facts import Epoch
 from stele.domain.image import NO_LOG, Image, without_memory
 from stele.domain.not_taken import BAD_ID, check_id, deleted, reused, unreadable
 from stele.domain.request_memory import RequestDecision, decisions_of, refusal, rejection_of
-from stele.log.chain import WriterTurns
 from stele.log.codec import decode_epoch
 from stele.log.fold import Fold
 from stele.log.record_builder import (
@@ -64,6 +63,7 @@ from stele.log.record_builder import (
     size_of_refusal,
     why_not_taken,
 )
+from stele.log.writer_turns import WriterTurns
 
 MAX_REFUSALS_BYTES: Final = 1024 * 1024
 """Limit of the refusals that share a NOOP record. It bounds the wait of a caller for other refusals."""

@@ -29,7 +29,6 @@ from stele.domain.commands import (
 )
 from stele.domain.image import Image
 from stele.domain.registry import KNOWN_FEATURES
-from stele.log.chain import ENTROPY_BITS, WriterTurns, next_state_id
 from stele.log.errors import LogError, LostWinnersError
 from stele.log.fold import BEGINNING, Fold, Start
 from stele.log.follower import Floor
@@ -38,6 +37,8 @@ from stele.log.pipeline import CommitPipeline
 from stele.log.port import Log
 from stele.log.reader import TopicReader
 from stele.log.record_builder import Deciding, Ids, Made, Pending, outcome_of
+from stele.log.state_ids import ENTROPY_BITS, next_state_id
+from stele.log.writer_turns import WriterTurns
 from stele.metadata_log import metrics
 from stele.metadata_log.founding import (
     WHAT_TO_DO,
@@ -55,7 +56,7 @@ from stele.runtime.metrics import foreign_messages
 
 # Backoff between writers: how long and how often a writer lets others win.
 #
-# See ``log.chain.WriterTurns``.
+# See ``log.writer_turns``.
 
 
 FIRST_WINDOW_S: Final = 0.1

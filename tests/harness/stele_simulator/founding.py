@@ -10,8 +10,8 @@ from stele.domain.evolve import evolve
 from stele.domain.facts import Epoch
 from stele.domain.image import EMPTY, Image
 from stele.domain.model.requests import uuid7
-from stele.log.chain import next_state_id
 from stele.log.codec import encode_epoch
+from stele.log.state_ids import next_state_id
 
 FOUNDER = "founder"
 TERM = 1

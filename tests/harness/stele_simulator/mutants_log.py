@@ -18,7 +18,7 @@ from stele.domain.request_memory import RequestMemory
 from stele.domain.snapshot import image_to_facts
 from stele.log.archive import segments, snapshots
 from stele.log.archive.snapshots import SnapshotHead
-from stele.log.chain import PREV_STATE_ID, STATE_ID_BYTES, Anchor, next_state_id
+from stele.log.chain import PREV_STATE_ID, STATE_BYTES, Anchor
 from stele.log.codec import decode_epoch
 from stele.log.fold import Fold, Start
 from stele.log.history import Checkpoint, History, HistoryMark, Winner
@@ -34,6 +34,7 @@ from stele.log.record_builder import (
     outcome_of,
     set_outcome,
 )
+from stele.log.state_ids import next_state_id
 from stele.runtime import starting
 from stele.runtime.answers.catch_up import SnapshotAnswer
 from stele.runtime.catch_up import CatchUp
@@ -233,7 +234,7 @@ def state_ids_without_chance(patch: Patch) -> None:
     """Two writers may choose the same id for different states."""
 
     def counted(previous: bytes, now_ms: int, entropy: int) -> bytes:
-        return (int.from_bytes(previous, "big") + 1).to_bytes(STATE_ID_BYTES, "big")
+        return (int.from_bytes(previous, "big") + 1).to_bytes(STATE_BYTES, "big")
 
     patch.function(next_state_id, counted)
 

@@ -31,7 +31,7 @@ from stele.domain.recovery import (
     unheard,
 )
 from stele.log.archive.container import LAST_EPOCH, Archived, DamagedFileError, as_container
-from stele.log.chain import LOG_ID, STATE_ID_BYTES
+from stele.log.chain import LOG_ID, STATE_BYTES
 from stele.log.errors import LogError
 from stele.log.port import Record
 from stele.log.recovery import states_of
@@ -610,7 +610,7 @@ def _source(url: str, told: HistoryAnswer) -> HistorySource:
 def _state_id(text: str) -> bytes:
     """Parse a state id. Raises ValueError."""
     found = bytes.fromhex(text)
-    if len(found) != STATE_ID_BYTES:
+    if len(found) != STATE_BYTES:
         raise ValueError(f"'{text}' is not a state id")
     return found
 

@@ -23,7 +23,6 @@ from stele.domain.image import Image
 from stele.domain.messages import Order
 from stele.domain.names import NodeState
 from stele.domain.recovery import NewLog, Why, recovered
-from stele.log.chain import ENTROPY_BITS, next_state_id
 from stele.log.codec import (
     DecodeError,
     decode_ack,
@@ -36,6 +35,7 @@ from stele.log.commander import Commander
 from stele.log.flows import FlowReader, FlowWriter, flow_topic
 from stele.log.follower import LogFollower
 from stele.log.kafka import KafkaLog
+from stele.log.state_ids import ENTROPY_BITS, next_state_id
 from stele.runtime.kafka import ensure_topics
 from stele.runtime.request_ids import new_request_id
 from stele.runtime.settings import KafkaSettings, environment_of
