@@ -1,4 +1,4 @@
-"""Ask the current leader of a partition for its first offset and end.
+"""Ask the current leader of a partition for its first offset and end, and read up to that end.
 
 A consumer's ``get_watermark_offsets`` is not used (librdkafka, pull request 2535). While the leader
 in its cache is down, it retries that leader without end. It exceeds its own time limit, and does
@@ -12,6 +12,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Final
 
 from confluent_kafka import (
@@ -20,6 +21,7 @@ from confluent_kafka import (
     Consumer,
     KafkaError,
     KafkaException,
+    Message,
     TopicPartition,
 )
 
@@ -117,14 +119,13 @@ class Prober:
         return found.offset
 
 
-# Find the newest values under a key of a topic: read backwards from its end, in stretches.
-#
-# Use it rarely: a call costs two consumers, and reads all records since the one that it finds.
+# Read the records of a topic up to its end at the time of the call.
 
 
 SILENCE_S: Final = 15.0
 """Time without data from a partition after which the brokers count as not answering."""
 CALL_TIMEOUT_S: Final = 5.0
+READ_TIMEOUT_S: Final = 15.0
 FIRST_STRETCH: Final = 500
 """Records of each partition in the first stretch. Each further one is four times as long."""
 LONGER: Final = 4
@@ -132,6 +133,22 @@ BATCH: Final = 500
 
 Offsets = dict[int, int]
 """Offsets by partition."""
+KeyedRecord = tuple[str, bytes | None]
+"""Key and value; a value of None is a tombstone. Bytes of a key that are not UTF-8 are escaped."""
+
+
+def read_topic(brokers: Brokers, topic: str) -> Iterator[KeyedRecord]:
+    """Yield all records up to the end at the time of the call, partition by partition.
+
+    Raises TimeoutError, KafkaException.
+    """
+    with _reading(brokers, Refusals()) as (consumer, prober):
+        partitions = consumer.list_topics(topic, timeout=READ_TIMEOUT_S).topics[topic].partitions
+        for each in sorted(partitions):
+            begin, end = prober.ends(topic, each)
+            for message in _between(consumer, topic, {each: begin}, {each: end}):
+                key = (message.key() or b"").decode(errors="backslashreplace")
+                yield key, message.value()
 
 
 def newest_of(
@@ -142,13 +159,41 @@ def newest_of(
 ) -> list[bytes]:
     """Return the ``wanted`` values of the key in the newest stretch with any, or an empty list.
 
-    The search begins in the partition to which the key maps now. If that has none, the other
-    partitions follow, because the topic may have had fewer partitions. The call blocks, and
-    survives a change of leader.
+    The topic is read backwards from its end, in stretches. The search begins in the partition to
+    which the key maps now. If that has none, the other partitions follow, because the topic may
+    have had fewer partitions. The call blocks, and survives a change of leader. Use it rarely: it
+    costs two consumers, and reads all records since the one that it finds.
 
     Raises TimeoutError, with the reason of a refusal, when the brokers do not answer.
     """
     refusals = Refusals()
+    with _reading(brokers, refusals) as (consumer, prober):
+        try:
+            metadata = consumer.list_topics(topic, timeout=CALL_TIMEOUT_S).topics[topic]
+            if metadata.error is not None:
+                raise KafkaException(metadata.error)
+            partitions = sorted(metadata.partitions)
+            if not partitions:
+                raise TimeoutError("the brokers show no partition of it")
+            own = partition_of(key.encode(), len(partitions))
+            for group in ([own], [each for each in partitions if each != own]):
+                ends = {each: prober.ends(topic, each) for each in group}
+                for lowers, uppers in _stretches(ends):
+                    found = [
+                        message.value() or b""
+                        for message in _between(consumer, topic, lowers, uppers)
+                        if message.key() == key.encode() and wanted(message.value() or b"")
+                    ]
+                    if found:
+                        return found
+            return []
+        except (KafkaException, TimeoutError) as error:
+            why = refusals.why(error, consumer)
+            raise TimeoutError(f"What {topic} holds of {key} was not read: {why}") from error
+
+
+@contextmanager
+def _reading(brokers: Brokers, refusals: Refusals) -> Iterator[tuple[Consumer, Prober]]:
     consumer = Consumer(
         {
             **brokers.client(),
@@ -161,89 +206,48 @@ def newest_of(
     )
     prober = Prober(brokers, refusals=refusals)
     try:
-        return _Backwards(consumer, prober, topic, key.encode(), wanted).find()
-    except (KafkaException, TimeoutError) as error:
-        why = refusals.why(error, consumer)
-        raise TimeoutError(f"What {topic} holds of {key} was not read: {why}") from error
+        yield consumer, prober
     finally:
         prober.close()
         consumer.close()
 
 
-class _Backwards:
-    """One backward search."""
+def _stretches(ends: dict[int, Ends]) -> Iterator[tuple[Offsets, Offsets]]:
+    """Yield the bounds of the stretches, the newest first."""
+    begins: Offsets = {each: found.begin for each, found in ends.items()}
+    uppers, stretch = {each: found.end for each, found in ends.items()}, FIRST_STRETCH
+    while any(uppers[each] > begins[each] for each in ends):
+        lowers = {each: max(begins[each], uppers[each] - stretch) for each in ends}
+        yield lowers, uppers
+        uppers, stretch = lowers, stretch * LONGER
 
-    def __init__(
-        self,
-        consumer: Consumer,
-        prober: Prober,
-        topic: str,
-        key: bytes,
-        wanted: Callable[[bytes], bool],
-    ) -> None:
-        self._consumer = consumer
-        self._prober = prober
-        self._topic = topic
-        self._key = key
-        self._wanted = wanted
 
-    def find(self) -> list[bytes]:
-        metadata = self._consumer.list_topics(self._topic, timeout=CALL_TIMEOUT_S)
-        topic = metadata.topics[self._topic]
-        if topic.error is not None:
-            raise KafkaException(topic.error)
-        partitions = sorted(topic.partitions)
-        if not partitions:
-            raise TimeoutError("the brokers show no partition of it")
-        own = partition_of(self._key, len(partitions))
-        others = [each for each in partitions if each != own]
-        return self._newest_in([own]) or self._newest_in(others)
+def _between(consumer: Consumer, topic: str, lowers: Offsets, uppers: Offsets) -> Iterator[Message]:
+    """Yield the records from ``lowers`` up to before ``uppers``.
 
-    def _newest_in(self, partitions: list[int]) -> list[bytes]:
-        if not partitions:
-            return []
-        ends = {each: self._prober.ends(self._topic, each) for each in partitions}
-        begins: Offsets = {each: found.begin for each, found in ends.items()}
-        uppers, stretch = {each: found.end for each, found in ends.items()}, FIRST_STRETCH
-        while any(uppers[each] > begins[each] for each in partitions):
-            lowers = {each: max(begins[each], uppers[each] - stretch) for each in partitions}
-            found = self._between(lowers, uppers)
-            if found:
-                return found
-            uppers, stretch = lowers, stretch * LONGER
-        return []
-
-    def _between(self, lowers: Offsets, uppers: Offsets) -> list[bytes]:
-        """Return the wanted values from ``lowers`` up to before ``uppers``.
-
-        Records that compaction has removed are missing.
-        """
-        found = list[bytes]()
-        left = {each for each, lower in lowers.items() if lower < uppers[each]}
-        starts = [TopicPartition(self._topic, each, lowers[each]) for each in sorted(left)]
-        self._consumer.assign(starts)
-        heard_s = time.monotonic()
-        while left:
-            # Only partitions still to be read reset the clock: records of a finished one must not
-            # hide that another one is silent.
-            first = self._consumer.poll(max(0.0, heard_s + SILENCE_S - time.monotonic()))
-            if first is None:
-                raise TimeoutError(f"the brokers gave nothing for {SILENCE_S:g} s")
-            for message in (first, *self._consumer.consume(BATCH, 0)):
-                error, partition = message.error(), message.partition() or 0
-                if partition in left:
-                    heard_s = time.monotonic()
-                if error is not None and error.code() != KafkaError._PARTITION_EOF:  # noqa: SLF001
-                    raise KafkaException(error)
-                offset, upper = message.offset() or 0, uppers[partition]
-                if error is None and offset < upper and message.key() == self._key:
-                    value = message.value() or b""
-                    if self._wanted(value):
-                        found.append(value)
-                # The end of a partition counts too: compaction may have removed the last offsets.
-                if error is not None or offset + 1 >= upper:
-                    left.discard(partition)
-        return found
+    Records that compaction has removed are missing. Raises TimeoutError, KafkaException.
+    """
+    left = {each for each, lower in lowers.items() if lower < uppers[each]}
+    consumer.assign([TopicPartition(topic, each, lowers[each]) for each in sorted(left)])
+    heard_s = time.monotonic()
+    while left:
+        # Only partitions still to be read reset the clock: records of a finished one must not
+        # hide that another one is silent.
+        first = consumer.poll(max(0.0, heard_s + SILENCE_S - time.monotonic()))
+        if first is None:
+            raise TimeoutError(f"the brokers gave nothing of {topic} for {SILENCE_S:g} s")
+        for message in (first, *consumer.consume(BATCH, 0)):
+            error, partition = message.error(), message.partition() or 0
+            if partition in left:
+                heard_s = time.monotonic()
+            if error is not None and error.code() != KafkaError._PARTITION_EOF:  # noqa: SLF001
+                raise KafkaException(error)
+            offset, upper = message.offset() or 0, uppers[partition]
+            if error is None and offset < upper:
+                yield message
+            # The end of a partition counts too: compaction may have removed the last offsets.
+            if error is not None or offset + 1 >= upper:
+                left.discard(partition)
 
 
 def partition_of(key: bytes, partitions: int) -> int:
@@ -264,54 +268,3 @@ def _murmur2(data: bytes) -> int:
         found = (found ^ int.from_bytes(rest, "little")) * by & mask
     found = (found ^ found >> 13) * by & mask
     return found ^ found >> 15
-
-
-# Read a topic from its beginning to its end.
-
-
-READ_TIMEOUT_S = 15.0
-
-Record = tuple[str, bytes | None]
-"""Key and value; a value of None is a tombstone. Bytes of a key that are not UTF-8 are escaped."""
-
-
-def read_topic(brokers: Brokers, topic: str) -> Iterator[Record]:
-    """Yield all records up to the end at the time of the call, partition by partition.
-
-    Raises TimeoutError, and KafkaException when the brokers cannot list the topic's partitions.
-    """
-    consumer = Consumer(
-        {
-            **brokers.client(),
-            "group.id": "stele-unused",
-            "enable.auto.commit": False,
-            "enable.partition.eof": True,
-            "auto.offset.reset": "earliest",
-        }
-    )
-    prober = Prober(brokers)
-    try:
-        partitions = consumer.list_topics(topic, timeout=READ_TIMEOUT_S).topics[topic].partitions
-        for partition in sorted(partitions):
-            yield from _read_partition(consumer, topic, partition, prober.ends(topic, partition))
-    finally:
-        prober.close()
-        consumer.close()
-
-
-def _read_partition(consumer: Consumer, topic: str, partition: int, ends: Ends) -> Iterator[Record]:
-    position, end = ends
-    if position == end:
-        return
-    consumer.assign([TopicPartition(topic, partition, position)])
-    while position < end:
-        message = consumer.poll(READ_TIMEOUT_S)
-        if message is None:
-            raise TimeoutError(f"{topic}/{partition} was silent at offset {position} of {end}.")
-        error = message.error()
-        if error is None:
-            position = (message.offset() or 0) + 1
-            yield (message.key() or b"").decode(errors="backslashreplace"), message.value()
-        elif error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001 - librdkafka's name
-            break  # compaction may have removed the last offsets
-    consumer.unassign()
