@@ -45,7 +45,7 @@ def folder_with(folder: Path, story: Story, snapshot: int) -> Path:
     for record in records:
         archive.segments.add(record)
         archive.segments.sync()
-    archive.segments.close()
+    archive.segments.seal()
     image, record = story.images[snapshot], records[snapshot - 1]
     anchor = Anchor(record.offset, digest_of(record.value))
     archive.snapshots.write(image, head_of(image, record.offset + 1, anchor, record.at_ms), ())

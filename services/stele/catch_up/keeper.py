@@ -387,7 +387,7 @@ class Keeper:
         self._write_some()
         while self._waiting:
             self._write_some()
-        self.archive.segments.close()
+        self.archive.segments.seal()
 
     def _write_some(self) -> None:
         """Write a batch in the thread.

@@ -66,7 +66,7 @@ def test_read_returns_synced_epochs_from_any_first_epoch(
 
 
 def test_any_avro_library_reads_a_segment(tmp_path: Path, records: list[Archived]) -> None:
-    kept(tmp_path, records).close()
+    kept(tmp_path, records).seal()
     found = [r for path in files(tmp_path) for r in avro_reader(path.open("rb"))]
     assert [r["value"] for r in found] == [r.value for r in records]
 
@@ -99,7 +99,7 @@ def test_crash_keeps_all_synced_records(
     assert [*again.read(1)] == records[:synced]
     for record in records[synced:]:
         again.add(record)
-    again.close()
+    again.seal()
     assert [*Segments(folder, SMALL).read(1)] == records
 
 
@@ -132,7 +132,7 @@ def test_damage_inside_an_open_segment_is_not_its_end(
 
 
 def test_damaged_bytes_are_detected(tmp_path: Path, records: list[Archived]) -> None:
-    kept(tmp_path, records).close()
+    kept(tmp_path, records).seal()
     Segments(tmp_path, SMALL)
     path = files(tmp_path)[0]
     content = bytearray(path.read_bytes())
@@ -240,15 +240,6 @@ def test_second_damaged_file_does_not_replace_the_first(
     assert len([*tmp_path.glob("*.damaged")]) == 2
 
 
-def test_forget_before_removes_only_whole_segments(tmp_path: Path, records: list[Archived]) -> None:
-    segments = kept(tmp_path, records)
-    assert segments.forget_before(30) == 1
-    assert segments.first == 29
-    assert [*segments.read(30)] == records[29:]
-    with pytest.raises(NotArchivedError):
-        next(segments.read(28))
-
-
 def test_externally_deleted_segment_is_reported_missing(
     tmp_path: Path, records: list[Archived]
 ) -> None:
@@ -298,7 +289,7 @@ def test_changed_bytes_are_detected_and_other_epochs_stay_readable(
     tmp_path_factory: pytest.TempPathFactory, records: list[Archived], data: st.DataObject
 ) -> None:
     folder = tmp_path_factory.mktemp("flip")
-    kept(folder, records, every=5).close()
+    kept(folder, records, every=5).seal()
     path = data.draw(st.sampled_from(files(folder)))
     content = bytearray(path.read_bytes())
     for _ in range(data.draw(st.integers(1, 3))):

@@ -200,7 +200,7 @@ def test_snapshot_and_tail_equal_a_full_replay(tmp_path: Path, story: Story) -> 
             anchor = Anchor(2 * epoch.epoch, digest_of(value))
             head = head_of(story.images[25], anchor.offset + 1, anchor, epoch.at_ms)
             archive.snapshots.write(story.images[25], head, to_facts(story.images[25].decided))
-    archive.segments.close()
+    archive.segments.seal()
     archive = Archive(tmp_path)
     start, kept = archive.begin(decided=True)
     assert kept is not None

@@ -32,7 +32,7 @@ LAST = 80
 
 def made(tmp_path: Path) -> Made:
     found = Made(tmp_path, LAST)
-    found.archive.segments.close()
+    found.archive.segments.seal()
     return found
 
 

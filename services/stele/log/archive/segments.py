@@ -1,4 +1,9 @@
-"""One segment: a file of consecutive epochs, sealed or still growing."""
+"""Segments: all epochs of a log in files. The newest file is open and grows.
+
+A full segment is sealed, and its name contains its first and last epochs. A segment that a crash
+left open is sealed at the next start, without a block that the crash tore. Segments may overlap.
+They may have gaps while other replicas send the missing epochs. Reads never cross a gap.
+"""
 
 from __future__ import annotations
 
@@ -37,6 +42,8 @@ from stele.log.archive.container import (
 
 DIGITS: Final = 20
 OPEN: Final = "open"
+DAMAGED: Final = ".damaged"
+LOST: Final = ".lost"
 
 
 class Segment:
@@ -121,92 +128,6 @@ class OpenSegment:
         return self.segment.last + len(self.pending) + 1
 
 
-# The segment files of a folder: write, find, seal after a crash, and set aside if damaged.
-
-
-DAMAGED: Final = ".damaged"
-
-
-class SegmentFiles:
-    """The segment files of one folder. Seals files that an earlier process left open."""
-
-    def __init__(self, folder: Path) -> None:
-        self.damaged: list[str] = []
-        """Paths of the files that were set aside, each with the reason."""
-        self.folder = swept(folder)
-        self._writing = threading.Lock()
-        for path in sorted(folder.glob(f"*-{OPEN}.avro")):
-            self.seal_left(path)
-
-    def write(self, records: Iterable[Archived]) -> Segment:
-        """Write a sealed segment of the records; return it.
-
-        It gets its name at the end, when its first and last epochs are known.
-        """
-        with self._writing:
-            return self._written(records)
-
-    def _written(self, records: Iterable[Archived]) -> Segment:
-        unnamed = self.folder / "segment.avro"
-        first = 0
-
-        def noted() -> Iterator[Archived]:
-            nonlocal first
-            for record in records:
-                first = first or record.epoch
-                yield record
-
-        with whole_file(unnamed) as file:
-            last = as_container(file, noted())
-        if last is None:
-            unnamed.unlink()
-            raise ValueError("there are no epochs to keep")
-        path = self.folder / f"{first:0{DIGITS}}-{last.epoch:0{DIGITS}}.avro"
-        unnamed.replace(path)
-        sync_folder(self.folder)
-        return Segment(first, last.epoch, path)
-
-    def seal_left(self, path: Path) -> None:
-        """Seal a segment that a process left open, without a block that the crash tore."""
-        if not path.stat().st_size:
-            path.unlink()  # the process ended before its first epoch was written
-            return
-        try:
-            end = whole_bytes(path, SCHEMA)
-            with path.open("r+b") as file:
-                file.truncate(end)
-                blocks = Container(file, SCHEMA)
-                records = list(read(blocks, blocks.blocks()))
-            if records:
-                self.write(records)
-            path.unlink()
-        except DamagedFileError as error:
-            self.set_aside(path, str(error))
-
-    def found(self, suffix: str = "") -> Iterator[Segment]:
-        """Yield the sealed segments, or those that were renamed to end with ``suffix``."""
-        for path in self.folder.glob(f"*.avro{suffix}"):
-            first, _, last = path.name.partition(".")[0].partition("-")
-            if first.isdecimal() and last.isdecimal():
-                yield Segment(int(first), int(last), path)
-
-    def set_aside(self, path: Path, why: str) -> list[Segment]:
-        """Rename a damaged file, and write its whole blocks as new segments; return these."""
-        aside = renamed_aside(path, DAMAGED)
-        self.damaged.append(f"{path}: {why}")
-        return [self.write(run) for run in whole_runs(aside)]
-
-
-# Segments: all epochs of a log in files. The newest file is open and grows.
-#
-# A full segment is sealed, and its name contains its first and last epochs. A segment that a crash
-# left open is sealed at the next start, without a block that the crash tore. Segments may overlap.
-# They may have gaps while other replicas send the missing epochs. Reads never cross a gap.
-
-
-LOST: Final = ".lost"
-
-
 class SegmentLimits(NamedTuple):
     """Limits at which a segment is full."""
 
@@ -218,18 +139,18 @@ class Segments:
     """The segments of a folder. One thread may add records while others read."""
 
     def __init__(self, folder: Path, limits: SegmentLimits = SegmentLimits()) -> None:  # noqa: B008
-        self._files = SegmentFiles(folder)
+        self.damaged: list[str] = []
+        """Paths of the files that were set aside, each with the reason."""
+        self._folder = swept(folder)
         self._limits = limits
         self._lock = threading.Lock()
+        self._writing = threading.Lock()
         self._open: OpenSegment | None = None
-        self._sealed: list[Segment] = sorted(self._files.found(), key=attrgetter("first"))
+        for path in sorted(folder.glob(f"*-{OPEN}.avro")):
+            self._seal_left(path)
+        self._sealed: list[Segment] = sorted(self._found(), key=attrgetter("first"))
 
     # -- what is there --
-
-    @property
-    def damaged(self) -> list[str]:
-        """Paths of the files that were set aside, each with the reason."""
-        return self._files.damaged
 
     def spans(self) -> list[EpochSpan]:
         """Return the spans of readable epochs, the oldest first, with neighbours joined."""
@@ -327,7 +248,7 @@ class Segments:
             self.seal()
         if self._open is None:
             with self._lock:
-                self._open = OpenSegment(self._files.folder, record.epoch)
+                self._open = OpenSegment(self._folder, record.epoch)
         self._open.pending.append(record)
         self._open.size_bytes += len(record.value)
 
@@ -341,7 +262,7 @@ class Segments:
             if not opened.path.exists():  # writes to a deleted file succeed, but are lost
                 raise FileNotFoundError(f"{opened.path} was deleted while it was written to")
             if not opened.segment.blocks:
-                sync_folder(self._files.folder)
+                sync_folder(self._folder)
             # Readers see the block only now: an epoch that they read must survive a crash.
             with self._lock:
                 segment = opened.segment
@@ -366,7 +287,7 @@ class Segments:
         opened.file.close()
         # The open file is deleted last: until the sealed copy is on the disk, it is the only one.
         if opened.segment.blocks:
-            self._replace(None, self._files.write(opened.segment.read(opened.segment.first)))
+            self._replace(None, self._write(opened.segment.read(opened.segment.first)))
         self._open = None
         opened.path.unlink()
 
@@ -376,7 +297,7 @@ class Segments:
         Raises DamagedFileError when they are not consecutive, ValueError when there are none,
         OSError.
         """
-        sealed = self._files.write(records)
+        sealed = self._write(records)
         self._replace(None, sealed)
         return EpochSpan(sealed.first, sealed.last)
 
@@ -385,16 +306,7 @@ class Segments:
         with self._lock:
             gone = [segment for segment in self._sealed if not segment.path.exists()]
             self._sealed = [segment for segment in self._sealed if segment not in gone]
-        self._files.damaged += (f"{segment.path}: it was deleted" for segment in gone)
-        return len(gone)
-
-    def forget_before(self, epoch: int) -> int:
-        """Delete segments with only epochs before ``epoch``; return how many."""
-        with self._lock:
-            gone = [segment for segment in self._sealed if segment.last < epoch]
-            self._sealed = [segment for segment in self._sealed if segment.last >= epoch]
-        for segment in gone:
-            segment.path.unlink(missing_ok=True)
+        self.damaged += (f"{segment.path}: it was deleted" for segment in gone)
         return len(gone)
 
     def trim(self, epoch: int) -> int:
@@ -409,9 +321,13 @@ class Segments:
         with self._lock:
             cut = [each for each in self._sealed if each.first < epoch <= each.last]
         for segment in cut:
-            self._replace(segment, self._files.write(self._read(segment, epoch)))
+            self._replace(segment, self._write(self._read(segment, epoch)))
             segment.path.unlink(missing_ok=True)
-        self.forget_before(epoch)
+        with self._lock:
+            old = [segment for segment in self._sealed if segment.last < epoch]
+            self._sealed = [segment for segment in self._sealed if segment.last >= epoch]
+        for segment in old:
+            segment.path.unlink(missing_ok=True)
         return gone
 
     def set_aside(self, span: EpochSpan) -> int:
@@ -429,19 +345,15 @@ class Segments:
             after = [record for record in records if record.epoch > span.last]
             lost.update(record.epoch for record in records[len(before) : len(records) - len(after)])
             # The epochs outside of the span are written first, so that no crash can lose them.
-            self._replace(segment, *(self._files.write(kept) for kept in (before, after) if kept))
+            self._replace(segment, *(self._write(kept) for kept in (before, after) if kept))
             renamed_aside(segment.path, LOST)
         if touched:
-            sync_folder(self._files.folder)
+            sync_folder(self._folder)
         return len(lost)
 
     def lost(self) -> list[Segment]:
         """Return the segments that were set aside, to check if they were lost after all."""
-        return [*self._files.found(LOST)]
-
-    def close(self) -> None:
-        """Write the added epochs to the disk, and seal the open segment. Raises OSError."""
-        self.seal()
+        return [*self._found(LOST)]
 
     # -- inside --
 
@@ -474,4 +386,61 @@ class Segments:
             if segment not in self._sealed:
                 return
             self._sealed.remove(segment)
-        self._replace(None, *self._files.set_aside(segment.path, why))
+        self._replace(None, *self._set_damaged_aside(segment.path, why))
+
+    # -- files --
+
+    def _write(self, records: Iterable[Archived]) -> Segment:
+        """Write a sealed segment of the records; return it. Raises ValueError if there are none.
+
+        It gets its name at the end, when its first and last epochs are known.
+        """
+        unnamed = self._folder / "segment.avro"
+        first = 0
+
+        def noted() -> Iterator[Archived]:
+            nonlocal first
+            for record in records:
+                first = first or record.epoch
+                yield record
+
+        with self._writing:
+            with whole_file(unnamed) as file:
+                last = as_container(file, noted())
+            if last is None:
+                unnamed.unlink()
+                raise ValueError("there are no epochs to keep")
+            path = self._folder / f"{first:0{DIGITS}}-{last.epoch:0{DIGITS}}.avro"
+            unnamed.replace(path)
+            sync_folder(self._folder)
+            return Segment(first, last.epoch, path)
+
+    def _found(self, suffix: str = "") -> Iterator[Segment]:
+        """Yield the sealed segments, or those that were renamed to end with ``suffix``."""
+        for path in self._folder.glob(f"*.avro{suffix}"):
+            first, _, last = path.name.partition(".")[0].partition("-")
+            if first.isdecimal() and last.isdecimal():
+                yield Segment(int(first), int(last), path)
+
+    def _seal_left(self, path: Path) -> None:
+        """Seal a segment that a process left open, without a block that the crash tore."""
+        if not path.stat().st_size:
+            path.unlink()  # the process ended before its first epoch was written
+            return
+        try:
+            end = whole_bytes(path, SCHEMA)
+            with path.open("r+b") as file:
+                file.truncate(end)
+                blocks = Container(file, SCHEMA)
+                records = list(read(blocks, blocks.blocks()))
+            if records:
+                self._write(records)
+            path.unlink()
+        except DamagedFileError as error:
+            self._set_damaged_aside(path, str(error))
+
+    def _set_damaged_aside(self, path: Path, why: str) -> list[Segment]:
+        """Rename a damaged file, and write its whole blocks as new segments; return these."""
+        aside = renamed_aside(path, DAMAGED)
+        self.damaged.append(f"{path}: {why}")
+        return [self._write(run) for run in whole_runs(aside)]
