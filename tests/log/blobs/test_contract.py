@@ -74,7 +74,7 @@ async def test_put_new_succeeds_once_for_each_name(store: BlobStore) -> None:
     assert await store.get("stele.json") == b"one"
 
 
-async def test_list_returns_sorted_names_below_a_prefix(store: BlobStore) -> None:
+async def test_list_returns_blobs_sorted_by_name(store: BlobStore) -> None:
     assert list(await store.list()) == []
     for name in ("logs/b/2", "logs/a/1", "logs/ab", "stele.json"):
         await put(store, name, name.encode())
@@ -84,8 +84,7 @@ async def test_list_returns_sorted_names_below_a_prefix(store: BlobStore) -> Non
         "logs/b/2",
         "stele.json",
     ]
-    assert list(await store.list("logs/a")) == [Blob("logs/a/1", 8)]
-    assert list(await store.list("nothing")) == []
+    assert Blob("logs/a/1", 8) in await store.list()
 
 
 async def test_deleted_blob_is_missing(store: BlobStore) -> None:

@@ -68,9 +68,8 @@ class FolderStore:
         path = self._path(name)
         return await self._within(name, lambda: _stat(path))
 
-    async def list(self, folder: str = "") -> Sequence[Blob]:
-        top = self._path(folder) if folder else self._folder
-        return await self._within(folder, lambda: _list(self._folder, top))
+    async def list(self) -> Sequence[Blob]:
+        return await self._within("", lambda: _list(self._folder))
 
     async def delete(self, name: str) -> None:
         path = self._path(name)
@@ -145,9 +144,9 @@ def _stat(path: Path) -> Stat:
         return Stat(file.tell(), found)
 
 
-def _list(folder: Path, top: Path) -> list[Blob]:
+def _list(folder: Path) -> list[Blob]:
     found, now_s = list[Blob](), time.time()
-    for path in sorted(top.rglob("*")):
+    for path in sorted(folder.rglob("*")):
         try:
             about = path.stat()
             if path.is_dir():

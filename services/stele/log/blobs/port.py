@@ -84,8 +84,8 @@ class BlobStore(Protocol):
         """Return size and hash of a blob. Raises BlobMissingError."""
         ...
 
-    async def list(self, folder: str = "") -> Sequence[Blob]:
-        """Return all blobs whose names begin with ``folder`` and a slash, ordered by name."""
+    async def list(self) -> Sequence[Blob]:
+        """Return all blobs, ordered by name."""
         ...
 
     async def delete(self, name: str) -> None:

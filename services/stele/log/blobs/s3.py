@@ -130,11 +130,11 @@ class S3Store:
         )
         return Stat(answer.meta["size"], answer.attributes.get(SHA256, ""))
 
-    async def list(self, folder: str = "") -> Sequence[Blob]:
+    async def list(self) -> Sequence[Blob]:
         found = list[Blob]()
-        pages = obstore.list(self._objects, checked(folder) if folder else None, chunk_size=1000)
+        pages = obstore.list(self._objects, chunk_size=1000)
         while True:
-            page = await self._within(folder, lambda: next(pages, None))
+            page = await self._within("", lambda: next(pages, None))
             if page is None:
                 return sorted(found)
             found += (Blob(each["path"], each["size"]) for each in page)
