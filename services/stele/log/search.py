@@ -24,8 +24,8 @@ from stele.domain.epoch_search import Question, as_searched, fits
 from stele.domain.epoch_stats import CountedWinner, Counting, EpochStats
 from stele.domain.facts import Epoch
 from stele.domain.model.requests import state_time_ms
-from stele.log.archive.container import long_bytes
 from stele.log.avro import Reader, reader_of
+from stele.log.avro_writer import write_string
 from stele.log.chain import FROZEN_BYTES, FROZEN_FIELDS, STATE_ID
 from stele.log.codec import DecodeError
 from stele.log.errors import OffsetGoneError
@@ -89,8 +89,9 @@ class Needles:
 
 def string_bytes(text: str) -> bytes:
     """Return a text in Avro's encoding: its size and its UTF-8 bytes."""
-    encoded = text.encode()
-    return long_bytes(len(encoded)) + encoded
+    out = bytearray()
+    write_string(out, text)
+    return bytes(out)
 
 
 @cache

@@ -19,6 +19,7 @@ from fastavro import reader as avro_reader
 from fastavro.write import Writer
 
 from stele.log.avro import read_long
+from stele.log.avro_writer import write_bytes, write_long
 from stele.log.chain import FROZEN
 from stele.log.schemas import header_of, load_schemas
 
@@ -83,9 +84,6 @@ MAGIC: Final = b"Obj\x01"
 _LONGEST_HEAD: Final = 24
 """Most bytes of a block's count and size, and a few more."""
 
-_SEVEN_BITS: Final = 0x7F
-_MORE: Final = 0x80
-
 Record = dict[str, Any]
 
 
@@ -119,19 +117,10 @@ class ContainerWriter:
     def block(self, encoded: Sequence[bytes]) -> None:
         """Write a block of these records, each in its schema's encoding."""
         packed = zstd.compress(b"".join(encoded), options=_COMPRESSION)
-        head = long_bytes(len(encoded)) + long_bytes(len(packed))
+        head = bytearray()
+        write_long(head, len(encoded))
+        write_long(head, len(packed))
         self._file.write(b"".join((head, packed, self._sync)))
-
-
-def long_bytes(number: int) -> bytes:
-    """Return a number in Avro's encoding: zigzag, seven bits a byte."""
-    rest = number << 1 if number >= 0 else (~number << 1) | 1
-    out = bytearray()
-    while rest > _SEVEN_BITS:
-        out.append(rest & _SEVEN_BITS | _MORE)
-        rest >>= 7
-    out.append(rest)
-    return bytes(out)
 
 
 class Container:
@@ -258,8 +247,11 @@ class Archived(NamedTuple):
 def encoded(record: Archived) -> bytes:
     """Return a record in the encoding of the schema ``ArchivedRecord``."""
     value = record.value
-    numbers = (record.epoch, record.offset, record.at_ms, zlib.crc32(value), len(value))
-    return b"".join((*map(long_bytes, numbers), value))
+    out = bytearray()
+    for number in (record.epoch, record.offset, record.at_ms, zlib.crc32(value)):
+        write_long(out, number)
+    write_bytes(out, value)
+    return bytes(out)
 
 
 def read(container: Container, blocks: Iterable[Block]) -> Iterator[Archived]:

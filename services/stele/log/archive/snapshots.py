@@ -27,12 +27,12 @@ from stele.log.archive.container import (
     Container,
     ContainerWriter,
     DamagedFileError,
-    long_bytes,
     renamed_aside,
     swept,
     sync_folder,
     whole_file,
 )
+from stele.log.avro_writer import write_bytes, write_long
 from stele.log.chain import Anchor
 from stele.log.codec import DecodeError, decode_epoch, encode_epoch
 from stele.log.fold import Start
@@ -217,7 +217,10 @@ def _record(head: SnapshotHead, facts: tuple[AnyFact, ...]) -> Epoch:
 
 
 def _encoded(part: int, value: bytes) -> bytes:
-    return b"".join((long_bytes(part), long_bytes(len(value)), value))
+    out = bytearray()
+    write_long(out, part)
+    write_bytes(out, value)
+    return bytes(out)
 
 
 # The snapshots of one folder.
