@@ -99,13 +99,6 @@ class HistoryMark(NamedTuple):
     log_id: bytes
 
 
-class Checkpoint(NamedTuple):
-    """An image, and the offset of the first record that is not in it."""
-
-    image: Image
-    next_offset: int
-
-
 async def with_decoded(winners: Sequence[Winner], use: Callable[[list[Epoch]], T]) -> T:
     """Return the result of ``use`` on the decoded epochs.
 
@@ -153,9 +146,9 @@ class History:
         self._recent_bytes = 0
         self._marks = [_mark(image, next_offset)]
         self._mark_every = bounds.mark_every
-        self._images = [_checkpoint(image, next_offset)]
+        self._images = [Start(without_memory(image), next_offset)]
         self._image_every = bounds.mark_every
-        self._asked: deque[Checkpoint] = deque(maxlen=REMEMBERED_IMAGES)
+        self._asked: deque[Start] = deque(maxlen=REMEMBERED_IMAGES)
         self._folding = asyncio.Lock()
 
     @property
@@ -194,7 +187,7 @@ class History:
                 del self._marks[1::2]
                 self._mark_every *= 2
         if image.epoch - self._images[-1].image.epoch >= self._image_every:
-            self._images.append(_checkpoint(image, offset + 1))
+            self._images.append(Start(without_memory(image), offset + 1))
             if len(self._images) > self._bounds.images:
                 del self._images[1::2]
                 self._image_every *= 2
@@ -246,13 +239,13 @@ class History:
         async with self._folding:
             start = await self._checkpoint_before(epoch)
             fold = Fold(start.image, start.next_offset, across_recoveries=True)
-            async for winner in self._winners(_mark(*start), epoch):
+            async for winner in self._winners(_mark(start.image, start.next_offset), epoch):
                 # Only winners are folded here, so the offsets between them are not a gap.
                 fold.chain.jump(winner.offset)
                 fold.offer(winner.offset, winner.value)
                 if winner.epoch % FOLDED_AT_ONCE == 0:
                     await asyncio.sleep(0)
-            self._asked.append(Checkpoint(fold.image, fold.next_offset))
+            self._asked.append(Start(fold.image, fold.next_offset))
         assert fold.image.epoch == epoch
         return fold.image
 
@@ -364,13 +357,14 @@ class History:
                 chain.skip(offset, value, verdict)
         return found, HistoryMark(chain.epoch, chain.next_offset, chain.state_id, chain.log_id)
 
-    async def _checkpoint_before(self, epoch: int) -> Checkpoint:
+    async def _checkpoint_before(self, epoch: int) -> Start:
+        """Return the nearest known image not after ``epoch``, with its position in the log."""
         known = [c for c in (*self._images, *self._asked) if c.image.epoch <= epoch]
-        nearest = max(known, key=_epoch_of, default=None)
+        nearest = max(known, key=attrgetter("image.epoch"), default=None)
         if self._older is not None and (nearest is None or epoch < self._oldest):
             start = await self._older.start(epoch)
             if nearest is None or start.image.epoch > nearest.image.epoch:
-                return _checkpoint(start.image, start.next_offset)
+                return Start(without_memory(start.image), start.next_offset)
         assert nearest is not None, "without an archive the beginning is known"
         return nearest
 
@@ -397,11 +391,3 @@ def _behind(winner: Winner) -> HistoryMark:
 
 def _mark(image: Image, next_offset: int) -> HistoryMark:
     return HistoryMark(image.epoch, next_offset, image.state_id, image.log_id)
-
-
-def _checkpoint(image: Image, next_offset: int) -> Checkpoint:
-    return Checkpoint(without_memory(image), next_offset)
-
-
-def _epoch_of(checkpoint: Checkpoint) -> int:
-    return checkpoint.image.epoch

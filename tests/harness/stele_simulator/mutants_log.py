@@ -21,7 +21,7 @@ from stele.log.archive.snapshots import SnapshotHead
 from stele.log.chain import PREV_STATE_ID, STATE_BYTES, Anchor
 from stele.log.codec import decode_epoch
 from stele.log.fold import Fold, Start
-from stele.log.history import Checkpoint, History, HistoryMark, Winner
+from stele.log.history import History, HistoryMark, Winner
 from stele.log.pipeline import CommitPipeline
 from stele.log.port import LogPast, Record, TopicProbe
 from stele.log.reader import TopicReader
@@ -301,7 +301,7 @@ def watch_is_told_losers(patch: Patch) -> None:
 def past_begins_with_a_later_image(patch: Patch) -> None:
     """The image at an epoch of the past is folded from the nearest one that is kept, before it or after."""
 
-    def nearest(self: History, epoch: int) -> Checkpoint:
+    def nearest(self: History, epoch: int) -> Start:
         return min(self._images, key=lambda kept: abs(kept.image.epoch - epoch))
 
     patch.attribute(History, "_checkpoint_before", nearest)
