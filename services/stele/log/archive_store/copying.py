@@ -80,17 +80,18 @@ class Copier:
         store holds another log, and the errors of the source.
         """
         about = await self.claim()
-        contents = without(contents_of(await self.store.list()), distrusted)
+        listed = await self.store.list()
+        contents = contents_of(blob for blob in listed if blob.name not in distrusted)
         there = await self._own(about, contents)
         base = layout.base_of(contents.shots, cutoff)
-        put = _Put()
+        put, skipped = list[Blob](), list[str]()
         own = self._source.spans
         for part in layout.lacking(own, (EpochSpan(p.first, p.last) for p in there), max(1, base)):
             try:
                 async for records in self._pieces(part):
                     there.append(await self._put_piece(records, contents, put))
             except (DamagedFileError, NotArchivedError) as error:
-                put.skipped.append(f"epochs {part.first} to {part.last}: {error}")
+                skipped.append(f"epochs {part.first} to {part.last}: {error}")
         shots = sorted(self._source.shots, key=lambda shot: -shot.epoch)
         # If the first epochs are deleted, the epochs continue a snapshot, which is needed as well.
         if newest_snapshot_only:
@@ -100,15 +101,15 @@ class Copier:
                 try:
                     await self._put_shot(shot, put)
                 except DamagedFileError as error:
-                    put.skipped.append(f"snapshot {shot.stem}: {error}")
-        contents = put.added_to(contents)
+                    skipped.append(f"snapshot {shot.stem}: {error}")
+        contents = contents_of(map(Blob._make, (contents.sizes | dict(put)).items()))
         return CopyProgress(
             contents=contents,
             last_epoch=_reached(own, there, base),
             snapshot_epoch=max((shot.epoch for shot in contents.shots), default=0),
-            put_blobs=len(put.blobs),
-            put_bytes=sum(blob.size_bytes for blob in put.blobs),
-            skipped=tuple(put.skipped),
+            put_blobs=len(put),
+            put_bytes=sum(blob.size_bytes for blob in put),
+            skipped=tuple(skipped),
         )
 
     async def forget(self, progress: CopyProgress, *, cutoff: int = 0) -> list[str]:
@@ -177,8 +178,9 @@ class Copier:
         yield piece
 
     async def _put_piece(
-        self, records: list[Archived], contents: Contents, put: "_Put"
+        self, records: list[Archived], contents: Contents, put: list[Blob]
     ) -> StoredSegment:
+        """Put a segment of these records unless it is there, and add it to ``put``."""
         piece = piece_of(records)
         if piece.name in contents.sizes:  # its name determines its content
             return piece
@@ -187,18 +189,21 @@ class Copier:
         if not await self._arrived(piece.name, len(content), sha256):
             await self._accept(piece)
         self._checked.add(piece.name)
-        put.blobs.append(Blob(piece.name, len(content)))
+        put.append(Blob(piece.name, len(content)))
         return piece
 
-    async def _put_shot(self, shot: StoredSnapshot, put: "_Put") -> None:
-        """Put the two files of a snapshot, the decided requests first: it exists once both do."""
+    async def _put_shot(self, shot: StoredSnapshot, put: list[Blob]) -> None:
+        """Put the two files of a snapshot, and add them to ``put``.
+
+        The decided requests come first: the snapshot exists once both files do.
+        """
         image, decided = await self._source.files(shot)
         for name, content in ((shot.decided_name, decided), (shot.name, image)):
             size_bytes, sha256 = await asyncio.to_thread(_measured, content)
             await self.store.put(name, content, sha256)
             if not await self._arrived(name, size_bytes, sha256):
                 await self._take_away(name)
-            put.blobs.append(Blob(name, size_bytes))
+            put.append(Blob(name, size_bytes))
 
     async def _arrived(self, name: str, size_bytes: int, sha256: str) -> bool:
         stat = await self.store.stat(name)
@@ -224,26 +229,6 @@ class Copier:
         raise StoreUnavailableError(
             f"{self.store.url} did not keep {name} as it was put; it was deleted, to be put again."
         )
-
-
-class _Put:
-    """The blobs that a copy has put so far, and the parts that it skipped."""
-
-    def __init__(self) -> None:
-        self.blobs = list[Blob]()
-        self.skipped = list[str]()
-
-    def added_to(self, contents: Contents) -> Contents:
-        sizes = contents.sizes | dict(self.blobs)
-        return contents_of(Blob(name, size_bytes) for name, size_bytes in sizes.items())
-
-
-def without(contents: Contents, names: Sequence[str]) -> Contents:
-    """Return the contents as if the named blobs were missing."""
-    if not names:
-        return contents
-    sizes = {name: size for name, size in contents.sizes.items() if name not in {*names}}
-    return contents_of(Blob(name, size_bytes) for name, size_bytes in sizes.items())
 
 
 def piece_of(records: Sequence[Archived]) -> StoredSegment:
