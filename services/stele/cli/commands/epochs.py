@@ -36,19 +36,19 @@ app = App(name="epoch", help="One epoch of the log.")
 @Parameter(name="*")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Only:
-    """Which epochs are looked for in the whole history; `stele log search` can ask for more."""
+    """Which epochs are looked for in the whole history. `stele log search` has more options."""
 
     actor: Annotated[str, Parameter(name="--actor")] = ""
     """Only what this actor asked for."""
 
     command: Annotated[str, Parameter(name="--command")] = ""
-    """Only this command, such as create_keyspace."""
+    """Only this command, such as create_keyspace; `stele log stats` lists them."""
 
     about: Annotated[str, Parameter(name=("--about", "--node"))] = ""
-    """Only what is about this node, keyspace or KEYSPACE.TABLE."""
+    """Only what is about this node, keyspace, KEYSPACE.TABLE or any id that a fact names."""
 
     since: Annotated[str, Parameter(name="--since")] = ""
-    """Such as 2h (ago), 2026-11-22 or '2026-11-22 08:30'."""
+    """By the clock of the writer: 2h (ago), 2026-11-22 or '2026-11-22 08:30'."""
 
     until: Annotated[str, Parameter(name="--until")] = ""
     """In the same forms as --since."""

@@ -16,12 +16,12 @@ from cyclopts import App, Parameter
 from rich.table import Table
 
 from stele.cli.client import Client
-from stele.cli.commands.epochs import last_epochs, line_of, newest_epoch
+from stele.cli.commands.epochs import Only, last_epochs, line_of, newest_epoch
 from stele.cli.commands.topology import submit_and_tell
 from stele.cli.errors import CliError, UsageError
 from stele.cli.history import HistoryWords, Slice, epochs_from, not_kept, slices
 from stele.cli.notice import ProgressLine
-from stele.cli.options import FROM_ONE, FROM_ZERO, Change, Format, Json, ReadPoint, Where, moment_ms
+from stele.cli.options import FROM_ONE, FROM_ZERO, Change, Format, Json, ReadPoint, Where
 from stele.cli.output import (
     clock,
     console,
@@ -138,15 +138,10 @@ def _print_tail(epochs: Iterable[Raw], words: HistoryWords | None) -> None:
 @app.command
 def search(
     *,
-    actor: str = "",
-    command: str = "",
+    only: Only = Only(),
     request: str = "",
     fact: str = "",
-    about: str = "",
     text: str = "",
-    since: str = "",
-    until: str = "",
-    refused: Annotated[bool, Parameter(name="--refused", negative="")] = False,
     last: Annotated[int, Parameter(name=("--limit", "--last"), validator=FROM_ONE)] = SEARCH_LAST,
     before: Annotated[int | None, Parameter(name="--before", validator=FROM_ONE)] = None,
     json: Json = Json(),
@@ -158,32 +153,15 @@ def search(
     includes refused commands. The newest epoch is the last.
 
     Args:
-        actor: The actor of the command.
-        command: The command, such as create_keyspace; `stele log stats` lists them.
         request: The id of a request, or its beginning if the request is part of the state. It matches all steps
             of an operation.
         fact: The name of a fact, such as NodeChanged, or several separated by commas.
-        about: A node, a keyspace, a KEYSPACE.TABLE or any id that a fact names.
         text: Words that all occur in the epoch: in a reason, a refusal or an address.
-        since: The earliest time, by the clock of the writer: 2h (ago), 2026-11-22 or '2026-11-22 08:30'.
-        until: The latest time, in the same form.
-        refused: Only refused commands.
         last: The number of epochs to find.
         before: Begin before this epoch instead of at the newest.
     """
-    now_ms = time.time_ns() // 1_000_000
-    asked = {
-        "actor": actor,
-        "command": command,
-        "request": request,
-        "facts": fact,
-        "about": about,
-        "text": text,
-        "refused": "true" if refused else "",
-        "since_ms": moment_ms(since, "--since", now_ms) if since else "",
-        "until_ms": moment_ms(until, "--until", now_ms) if until else "",
-    }
-    given = {name: value for name, value in asked.items() if value != ""}
+    more = {"request": request, "facts": fact, "text": text}
+    given = only.asked() | {name: value for name, value in more.items() if value}
     with where.client() as client:
         if request:
             given["request"] = _whole_id(client, request)
