@@ -35,7 +35,7 @@ from stele.log.brokers import Brokers
 from stele.log.codec import decode_epoch, decode_placements_marker, encode_epoch
 from stele.log.flows import flow_topic
 from stele.placements.settings import default_jars
-from stele.runtime.kafka import Topic, ensure_topics, topic_name, topic_specs
+from stele.runtime.kafka import Topic, ensure_topics, topic_specs
 from stele_harness.stack.ports import free_port
 from tests.domain.history import three_nodes
 from tests.polling import wait_until
@@ -305,7 +305,7 @@ def make_topics(kafka: str, clusters: Sequence[str]) -> None:
     specs = topic_specs(1)
     admin = AdminClient({"bootstrap.servers": kafka})
     new = [
-        NewTopic(topic_name(cluster, topic), 1, 1, config=dict(specs[topic].config))
+        NewTopic(flow_topic(cluster, topic), 1, 1, config=dict(specs[topic].config))
         for cluster in clusters
         for topic in (Topic.EPOCHS, Topic.PLACEMENTS, Topic.COMMANDS, Topic.OUTCOMES)
     ]

@@ -11,7 +11,8 @@ import pytest
 from confluent_kafka.admin import AdminClient
 
 from stele.domain.model.requests import named
-from stele.runtime.kafka import Topic, topic_name
+from stele.log.flows import flow_topic
+from stele.runtime.kafka import Topic
 from stele_harness.stack.broker import Broker
 from stele_harness.stack.stack import SERVICES, Stack
 from tests.polling import wait_until
@@ -54,7 +55,7 @@ def _command(stack: Stack, http: httpx.Client, name: str, /, **command: object) 
 
 def _leader_of_the_log(stack: Stack) -> Broker:
     admin = AdminClient({"bootstrap.servers": stack.kafka.bootstrap})
-    topic = topic_name(stack.cluster, Topic.EPOCHS)
+    topic = flow_topic(stack.cluster, Topic.EPOCHS)
     leader = admin.list_topics(topic, timeout=240).topics[topic].partitions[0].leader
     return next(b for b in stack.kafka.brokers if b.address.node_id == leader)
 

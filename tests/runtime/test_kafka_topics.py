@@ -13,7 +13,7 @@ from confluent_kafka.cimpl import NewTopic
 from stele.log import flows
 from stele.log.brokers import Brokers
 from stele.log.deliveries import Refusals
-from stele.log.flows import FlowReader
+from stele.log.flows import FlowReader, flow_topic
 from stele.log.kafka import answer_of
 from stele.runtime.kafka import (
     Topic,
@@ -24,7 +24,6 @@ from stele.runtime.kafka import (
     make_topic,
     named_specs,
     read_topics,
-    topic_name,
     topic_specs,
 )
 from stele_harness.stack.ports import free_port
@@ -43,12 +42,12 @@ def config_of(kafka: str, name: str) -> dict[str, str]:
 def test_topics_exist_with_their_partitions(kafka: str, topics: str) -> None:
     found = AdminClient({"bootstrap.servers": kafka}).list_topics(timeout=240).topics
     for topic, spec in topic_specs(1).items():
-        assert len(found[topic_name(topics, topic)].partitions) == spec.partitions
+        assert len(found[flow_topic(topics, topic)].partitions) == spec.partitions
 
 
 @pytest.mark.parametrize("topic", list(Topic))
 def test_topic_has_the_configuration_of_its_spec(kafka: str, topics: str, topic: Topic) -> None:
-    config = config_of(kafka, topic_name(topics, topic))
+    config = config_of(kafka, flow_topic(topics, topic))
     wanted = topic_specs(1)[topic].config
     assert {key: config[key] for key in wanted} == dict(wanted)
 
@@ -94,7 +93,7 @@ def test_request_without_an_answer_is_repeated() -> None:
 
 def test_automatically_created_topic_gets_its_partitions(kafka: str, cluster: str) -> None:
     """With ``auto.create.topics.enable`` a write recreates a deleted topic."""
-    admin, name = AdminClient({"bootstrap.servers": kafka}), topic_name(cluster, Topic.ACKS)
+    admin, name = AdminClient({"bootstrap.servers": kafka}), flow_topic(cluster, Topic.ACKS)
     made = admin.create_topics([NewTopic(name, num_partitions=1, replication_factor=1)])
     made[name].result(timeout=240)
     ensure_topics(Brokers(kafka), cluster)
@@ -112,7 +111,7 @@ async def test_flow_reader_reads_added_partitions(
     kafka: str, cluster: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(flows, "LOOK_FOR_PARTITIONS_S", 0.0)
-    admin, name = AdminClient({"bootstrap.servers": kafka}), topic_name(cluster, Topic.ACKS)
+    admin, name = AdminClient({"bootstrap.servers": kafka}), flow_topic(cluster, Topic.ACKS)
     made = admin.create_topics([NewTopic(name, num_partitions=1, replication_factor=1)])
     await asyncio.to_thread(made[name].result, 90)
     heard = list[bytes]()
@@ -131,7 +130,7 @@ async def test_flow_reader_reads_added_partitions(
 
 def test_make_topic_returns_whether_it_created_the_topic(kafka: str, cluster: str) -> None:
     assert make_topic(Brokers(kafka), cluster, Topic.EPOCHS)
-    assert config_of(kafka, topic_name(cluster, Topic.EPOCHS))["retention.ms"] == "-1"
+    assert config_of(kafka, flow_topic(cluster, Topic.EPOCHS))["retention.ms"] == "-1"
     assert not make_topic(Brokers(kafka), cluster, Topic.EPOCHS)
     with pytest.raises(TopicsUnavailable, match="list the topics"):
         make_topic(Brokers(f"127.0.0.1:{free_port()}"), cluster, Topic.EPOCHS, deadline_s=0.5)

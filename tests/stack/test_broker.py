@@ -9,7 +9,8 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
 
 from stele.log.brokers import Brokers
-from stele.runtime.kafka import Topic, ensure_topics, topic_name
+from stele.log.flows import flow_topic
+from stele.runtime.kafka import Topic, ensure_topics
 from stele_harness.stack.broker import BrokerCluster, BrokerFailed
 from stele_harness.stack.redis import RedisServer
 
@@ -55,13 +56,13 @@ def consume(bootstrap: str, topic: str, count: int) -> list[bytes]:
 
 
 def test_record_is_produced_and_consumed(kafka: str, topics: str) -> None:
-    topic = topic_name(topics, Topic.EPOCHS)
+    topic = flow_topic(topics, Topic.EPOCHS)
     produce(kafka, topic, b"one")
     assert consume(kafka, topic, 1) == [b"one"]
 
 
 def test_data_survives_a_kill_and_new_ports(tmp_path: Path) -> None:
-    topic = topic_name("c", Topic.EPOCHS)
+    topic = flow_topic("c", Topic.EPOCHS)
     first = BrokerCluster(tmp_path)
     try:
         first.start()
@@ -98,7 +99,7 @@ def test_acks_all_succeeds_with_one_of_three_brokers_killed(
     three: BrokerCluster, cluster: str, victim: int
 ) -> None:
     ensure_topics(Brokers(three.bootstrap), cluster, three.replication_factor)
-    topic = topic_name(cluster, Topic.EPOCHS)
+    topic = flow_topic(cluster, Topic.EPOCHS)
     produce(three.bootstrap, topic, b"before")
     three.brokers[victim].kill()
     produce(three.bootstrap, topic, b"after", timeout_s=60)

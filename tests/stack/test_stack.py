@@ -27,7 +27,8 @@ import os
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 from stele.runtime.http import Health, build_app, serve
-from stele.runtime.kafka import Topic, topic_name
+from stele.log.flows import flow_topic
+from stele.runtime.kafka import Topic
 from stele.runtime.service import run_service
 from stele.runtime.settings import ServiceSettings, load_settings
 from confluent_kafka.admin import AdminClient
@@ -35,7 +36,7 @@ from confluent_kafka.admin import AdminClient
 async def main(stop):
     settings = load_settings(ServiceSettings)
     admin = AdminClient({"bootstrap.servers": settings.kafka_bootstrap})
-    there = topic_name(settings.cluster, Topic.EPOCHS) in admin.list_topics(timeout=240).topics
+    there = flow_topic(settings.cluster, Topic.EPOCHS) in admin.list_topics(timeout=240).topics
     async def env(request):
         return JSONResponse({k: v for k, v in os.environ.items() if k.startswith("STELE_")})
     app = build_app("fake", [Route("/env", env)], lambda: Health(ok=there))

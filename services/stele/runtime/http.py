@@ -36,7 +36,7 @@ from stele.runtime.answers.common import Detail, ErrorBody
 from stele.runtime.logs import get_logger
 from stele.runtime.metrics import REGISTRY, http_request_seconds
 from stele.runtime.service import wait_at_most
-from stele.runtime.settings import ConfigurationError
+from stele.runtime.settings import ConfigurationError, ServiceSettings
 from stele.runtime.tokens import authorization_of
 
 __all__ = [
@@ -343,19 +343,6 @@ class Waitable(Protocol):
     async def wait(self) -> object: ...
 
 
-class HttpSettings(Protocol):
-    """The part of ServiceSettings that the server needs."""
-
-    @property
-    def http_host(self) -> str: ...
-    @property
-    def http_port(self) -> int: ...
-    @property
-    def instance_id(self) -> str: ...
-    @property
-    def http_tls(self) -> ssl.SSLContext | None: ...
-
-
 class StartFailed(Exception):
     """The application's lifespan raised; the log has the trace."""
 
@@ -445,7 +432,7 @@ async def serving(
 
 async def serve(
     app: Starlette,
-    settings: HttpSettings,
+    settings: ServiceSettings,
     service: str,
     stop: Waitable,
     *,
@@ -579,7 +566,7 @@ _METHODS: Final = ("GET", "POST", "PUT", "PATCH", "DELETE")
 class Listener:
     """The listening socket of a service. Others reach it at ``url``."""
 
-    def __init__(self, settings: HttpSettings, service: str, sock: socket.socket) -> None:
+    def __init__(self, settings: ServiceSettings, service: str, sock: socket.socket) -> None:
         self.url = url_of(sock, settings.http_tls)
         self._settings = settings
         self._service = service
@@ -612,7 +599,7 @@ class Listener:
 
 @asynccontextmanager
 async def listening(
-    settings: HttpSettings, service: str, code: str = ErrorCode.UNAVAILABLE
+    settings: ServiceSettings, service: str, code: str = ErrorCode.UNAVAILABLE
 ) -> AsyncIterator[Listener]:
     """Listen inside the block. Requests are answered 503 with ``code`` until ``Listener.serve``.
 

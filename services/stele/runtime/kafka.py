@@ -21,6 +21,7 @@ from confluent_kafka.cimpl import NewPartitions, NewTopic
 
 from stele.log.brokers import Brokers
 from stele.log.deliveries import Refusals, note_start_wait
+from stele.log.flows import flow_topic
 from stele.log.kafka import answer_of
 from stele.log.loops import beside
 from stele.runtime.logs import get_logger
@@ -288,14 +289,9 @@ class TopicsUnavailable(Exception):
     """
 
 
-def topic_name(cluster: str, topic: Topic) -> str:
-    """Return `stele.<cluster>.<topic>`."""
-    return f"stele.{cluster}.{topic}"
-
-
 def named_specs(cluster: str, replication_factor: int) -> dict[str, TopicSpec]:
     """Return the spec of each topic of the cluster, by its name at the brokers."""
-    return {topic_name(cluster, t): s for t, s in topic_specs(replication_factor).items()}
+    return {flow_topic(cluster, t): s for t, s in topic_specs(replication_factor).items()}
 
 
 def topic_specs(replication_factor: int) -> dict[Topic, TopicSpec]:
@@ -396,7 +392,7 @@ def make_topic(
     Return whether it was missing. Raises TopicsUnavailable.
     """
     spec = topic_specs(replication_factor)[topic]
-    name = topic_name(cluster, topic)
+    name = flow_topic(cluster, topic)
     made = make_named_topic(brokers, name, spec, replication_factor, deadline_s=deadline_s)
     if made:
         ensure_topics(brokers, cluster, replication_factor, deadline_s=deadline_s)
@@ -424,7 +420,7 @@ def is_missing(
 ) -> bool:
     """Return whether the brokers lack a topic. Raises TopicsUnavailable."""
     asking = _Asking(brokers, deadline_s, Refusals())
-    specs = {topic_name(cluster, topic): topic_specs(1)[topic]}
+    specs = {flow_topic(cluster, topic): topic_specs(1)[topic]}
     return bool(asking.until(LIST, lambda t: _missing(asking.admin, specs, t)))
 
 
