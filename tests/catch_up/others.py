@@ -16,7 +16,7 @@ from stele.log.archive.snapshots import head_of
 from stele.log.chain import Anchor, digest_of
 from stele.log.codec import encode_epoch
 from stele.log.errors import OffsetGoneError
-from stele.log.port import Ends, EpochsLog, Record
+from stele.log.port import Ends, Log, Record
 from stele.runtime.answers.catch_up import (
     ArchiveAnswer,
     Known,
@@ -174,9 +174,9 @@ class Topic:
             raise OffsetGoneError(offset, f"the topic begins at {self.begin}.")
         return [each for each in self.records if offset <= each.offset < offset + limit]
 
-    def as_log(self) -> EpochsLog:
+    def as_log(self) -> Log:
         """Return the topic as a log for reading."""
-        return cast(EpochsLog, self)
+        return cast(Log, self)
 
 
 def topic_of(story: Story, begin: int = 0, losers: int = 0) -> Topic:

@@ -43,7 +43,8 @@ def diverged() -> tuple[History, Any]:
         while announce_next(history, theirs) is not None:
             pass
     held = own(head(history.images[-1], epoch=theirs.held[0].head.epoch))
-    held = held._replace(held=(held.held[0]._replace(hash="cd" * 32, head=theirs.held[0].head),))
+    wrong = msgspec.structs.replace(held.held[0], hash="cd" * 32, head=theirs.held[0].head)
+    held = held._replace(held=(wrong,))
     assert isinstance(announce_next(history, held), AnnounceReplica)
     announce_next(history, held)
     return history, held

@@ -249,9 +249,10 @@ async def test_missing_epochs_are_requested_at_once_if_the_log_is_lost(
     monkeypatch.setattr(replica, "LOST_PAUSE_S", 0.001)
     archive = SimpleNamespace(segments=SimpleNamespace(spans=list))
     keeper = SimpleNamespace(last=3, archive=archive)
-    jobs = SimpleNamespace(keeper=keeper, api=SimpleNamespace(), peers=None)
     follower = SimpleNamespace(failure=None, failed=failed, image=EMPTY)
-    task = asyncio.create_task(replica._fill(cast(Any, jobs), 0, cast(Any, follower)))
+    task = asyncio.create_task(
+        replica._fill(*cast(Any, (keeper, None, SimpleNamespace(), 0, follower)))
+    )
     await asked.acquire()
     await asyncio.sleep(0.02)
     assert asked.locked(), "it waits"

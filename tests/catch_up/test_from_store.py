@@ -15,7 +15,7 @@ from stele.log.archive.archive import Archive
 from stele.log.blobs.folder import FolderStore
 from stele.log.errors import TruncatedError
 from stele.log.fold import BEGINNING
-from stele.log.port import EpochsLog
+from stele.log.port import Log
 from stele.runtime.catch_up import CatchUp
 from tests.catch_up.others import Others, Topic
 from tests.domain.epochs import History as Story
@@ -49,7 +49,7 @@ def peers(store: FolderStore, cluster: str = CLUSTER) -> ArchivePeers:
     return ArchivePeers(CatchUp([]), store, cluster)
 
 
-def topic_of(story: Story, begin: int) -> EpochsLog:
+def topic_of(story: Story, begin: int) -> Log:
     """Return the log of a story, in a topic truncated up to this offset."""
     return Topic([record_of(epoch) for epoch in story.epochs], begin).as_log()
 

@@ -7,11 +7,13 @@ from typing import cast
 
 import pytest
 
+from stele.catch_up.filling import ArchivePeers
 from stele.catch_up.holdings import Holdings
 from stele.catch_up.identity import ReplicaIdentity
 from stele.catch_up.keeper import Keeper
 from stele.catch_up.recovering import NotRecoverable, RecoverQuestion, check, recover
-from stele.catch_up.replica import Ports, check_recoverable, recover_and_end
+from stele.catch_up.replica import Ports, Replica
+from stele.catch_up.settings import CatchUpSettings
 from stele.domain.image import EMPTY
 from stele.domain.recovery import HistoryChoice, HistorySource, choose
 from stele.log.archive.archive import Archive
@@ -21,7 +23,6 @@ from stele.log.errors import AnchorLostError, LaterLogError
 from stele.log.follower import LogFollower
 from stele.log.port import Ends, Record
 from stele.runtime.answers.catch_up import RecoverableAnswer, RecoveredAnswer
-from stele.runtime.follow import Followed
 from tests.catch_up.stories import NEW, recovered_story, story_of
 from tests.domain.epochs import History as Story
 from tests.log.memory import MemoryLog, MemoryPartition
@@ -40,6 +41,14 @@ def replica(folder: Path, story: Story) -> Keeper:
     archive = Archive(folder)
     archive.segments.adopt(archive_records(story))
     return Keeper(archive, 3, 0.01)
+
+
+def replica_of(keeper: Keeper, ports: Ports) -> Replica:
+    """Return the replica of this keeper."""
+    identity, peers = ReplicaIdentity("cu-1", "demo", "folder"), cast(ArchivePeers, None)
+    found = Replica(CatchUpSettings(), identity, "", keeper.archive, peers, ports)
+    found.keeper = keeper
+    return found
 
 
 def archive_records(story: Story) -> list[Archived]:
@@ -70,10 +79,7 @@ class SlowTopic(MemoryLog):
 async def recovered(keeper: Keeper, partition: MemoryPartition, story: Story) -> RecoveredAnswer:
     topic = MemoryLog(partition)
 
-    async def ends() -> tuple[int, int]:
-        return 0, await topic.end_offset()
-
-    return await recover(keeper, topic, ends, asked(story), [])
+    return await recover(keeper, topic, asked(story), [])
 
 
 async def test_concurrent_recovery_adopts_the_first_one(tmp_path: Path, story: Story) -> None:
@@ -82,11 +88,7 @@ async def test_concurrent_recovery_adopts_the_first_one(tmp_path: Path, story: S
     for epoch in story.epochs[:5]:
         partition.append(encode_epoch(epoch))
     topic = SlowTopic(partition)
-
-    async def ends() -> tuple[int, int]:
-        return 0, await topic.end_offset()
-
-    slow = asyncio.create_task(recover(two, topic, ends, asked(story), []))
+    slow = asyncio.create_task(recover(two, topic, asked(story), []))
     await topic.reading.wait()
     first = await recovered(one, partition, story)
     topic.go.set()
@@ -103,15 +105,16 @@ async def test_recovery_continues_after_brokers_were_briefly_unavailable(
     tmp_path: Path, story: Story
 ) -> None:
     """The record is in flight. An operator that gives up would leave a log from which no process can start."""
-    topic = MemoryLog(MemoryPartition())
     silent = iter([True, False, True, True])
 
-    async def ends() -> tuple[int, int]:
-        if next(silent, False):
-            raise TimeoutError("no leader answers")
-        return 0, await topic.end_offset()
+    class Silent(MemoryLog):
+        async def ends(self) -> Ends:
+            if next(silent, False):
+                raise TimeoutError("no leader answers")
+            return await super().ends()
 
-    found = await recover(replica(tmp_path, story), topic, ends, asked(story), [])
+    topic = Silent(MemoryPartition())
+    found = await recover(replica(tmp_path, story), topic, asked(story), [])
     assert (found.epoch, found.was_there) == (EPOCHS + 1, False)
 
 
@@ -122,9 +125,6 @@ class OldReads(MemoryLog):
         super().__init__(partition)
         self.times = times
         self._old_end = old_end
-
-    async def ends(self) -> Ends:
-        return Ends(0, await self.end_offset())
 
     async def read(self, offset: int, limit: int) -> list[Record]:
         found = await super().read(offset, limit)
@@ -141,7 +141,7 @@ async def test_recovery_behind_a_stale_end_is_adopted(
         partition.append(encode_epoch(epoch))
     first = await recovered(replica(tmp_path / "1", story), partition, story)
     topic, two = OldReads(partition, left), replica(tmp_path / "2", story)
-    second = await recover(two, topic, topic.ends, asked(story), [])
+    second = await recover(two, topic, asked(story), [])
     assert (second.log_id, second.was_there) == (first.log_id, True)
 
 
@@ -151,9 +151,9 @@ async def test_check_with_a_stale_end_reports_the_topic_as_unchecked(
     keeper, partition = replica(tmp_path, story), MemoryPartition()
     partition.append(encode_epoch(story.epochs[0]))
     topic = OldReads(partition, 0)
-    told = await check(keeper, topic, topic.ends, asked(story), [])
+    told = await check(keeper, topic, asked(story), [])
     assert "gives nothing from there on" in told.not_looked_at
-    assert await check(keeper, topic, topic.ends, asked(story), []) == RecoverableAnswer()
+    assert await check(keeper, topic, asked(story), []) == RecoverableAnswer()
 
 
 async def test_recovery_without_its_writer_and_base_needs_a_deleted_topic(
@@ -189,7 +189,7 @@ class EpochsInMemory(MemoryLog):
     async def ends(self) -> Ends:
         if self.leaderless:
             raise TimeoutError("no leader")
-        return Ends(0, await self.end_offset())
+        return await super().ends()
 
 
 class Reader(SimpleNamespace):
@@ -215,7 +215,7 @@ async def checked(
 
     follower = cast(LogFollower, Reader(image=EMPTY, failure=failure))
     ports = cast(Ports, SimpleNamespace(open_log=lambda: topic, is_topic_missing=is_topic_missing))
-    return await check_recoverable(keeper, Followed(follower), ports, question, more)
+    return await replica_of(keeper, ports).check_recoverable(follower, question, more)
 
 
 async def test_check_finds_the_reasons_that_would_refuse_a_recovery(
@@ -313,7 +313,7 @@ async def test_replica_without_the_requested_epoch_keeps_running(
     keeper = replica(tmp_path, story_of(epochs))
     question = asked(story)._replace(state_id=NEW)
     with pytest.raises(NotRecoverable, match=f"leads to epoch {epochs} with .*, not to epoch 12"):
-        await recover_and_end(keeper, Followed(follower), ports, question, [])
+        await replica_of(keeper, ports).recover_and_end(follower, question, [])
     assert not done and not keeper.is_closed
 
 
@@ -331,8 +331,8 @@ async def test_recoveries_of_one_replica_run_one_at_a_time(tmp_path: Path, story
 
     follower = cast(LogFollower, SimpleNamespace(image=story.image, failure=None))
     ports = cast(Ports, SimpleNamespace(make_topic=make_topic))
-    keeper, followed = replica(tmp_path, story), Followed(follower)
-    recoveries = (recover_and_end(keeper, followed, ports, asked(story), []) for _ in range(3))
+    there = replica_of(replica(tmp_path, story), ports)
+    recoveries = (there.recover_and_end(follower, asked(story), []) for _ in range(3))
     found = await asyncio.gather(*recoveries, return_exceptions=True)
     assert [str(each) for each in found] == ["there is no topic"] * 3
     assert most == 1
@@ -344,11 +344,7 @@ async def test_epochs_of_a_process_fill_a_gap_of_the_archive(tmp_path: Path, sto
     archive.segments.adopt(records[:5])
     archive.segments.adopt(records[8:])
     topic = MemoryLog(MemoryPartition())
-
-    async def ends() -> tuple[int, int]:
-        return 0, await topic.end_offset()
-
-    answer = await recover(Keeper(archive, 3, 0.01), topic, ends, asked(story), records[5:])
+    answer = await recover(Keeper(archive, 3, 0.01), topic, asked(story), records[5:])
     assert answer.last_epoch == EPOCHS
 
 
@@ -366,12 +362,12 @@ async def test_recovery_is_refused_if_the_replica_got_epochs_after_its_report(
     with pytest.raises(
         NotRecoverable, match="now has epochs up to 12, and had reported 9: those after 9"
     ):
-        await recover(keeper, topic, topic.ends, question, [])
+        await recover(keeper, topic, question, [])
     assert not partition.records
     assert keeper.archive.segments.last == EPOCHS
     first = await recovered(replica(tmp_path / "2", shorter), partition, shorter)
     await checked(keeper, topic, question, [], GONE)
-    second = await recover(keeper, topic, topic.ends, question, [])
+    second = await recover(keeper, topic, question, [])
     assert (second.log_id, second.was_there) == (first.log_id, True)
 
 
@@ -384,5 +380,5 @@ async def test_recovery_gives_up_epochs_that_were_chosen_or_forced(
     keeper, topic = replica(tmp_path, story), EpochsInMemory(MemoryPartition())
     told = EPOCHS if how == "told" else EPOCHS - 3
     question = asked(shorter)._replace(told_epoch=told, force=how == "forced")
-    found = await recover(keeper, topic, topic.ends, question, [])
+    found = await recover(keeper, topic, question, [])
     assert (found.last_epoch, keeper.archive.segments.last) == (EPOCHS - 3, EPOCHS - 2)

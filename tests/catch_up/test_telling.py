@@ -4,23 +4,22 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import pytest
 
 from stele.catch_up import announcements
 from stele.catch_up.announcements import (
-    HeldSnapshot,
     ReplicaHoldings,
     address_of,
     envelope_of,
     next_command,
     send_due_commands,
 )
+from stele.catch_up.filling import ArchivePeers
 from stele.catch_up.identity import ReplicaIdentity
-from stele.catch_up.keeper import Keeper
-from stele.catch_up.replica import holdings_of
+from stele.catch_up.replica import Ports, Replica
 from stele.catch_up.settings import CatchUpSettings
 from stele.catch_up.trimming import Trimmer
 from stele.domain.commands import (
@@ -41,7 +40,7 @@ from stele.domain.names import CommitMode
 from stele.domain.not_taken import expired
 from stele.domain.rules.retention import Point
 from stele.log.archive.container import EpochSpan
-from stele.log.archive.snapshots import SnapshotHead
+from stele.log.archive.snapshots import Kept, SnapshotHead
 from stele.log.commander import NotTakenError
 from stele.runtime.settings import ConfigurationError
 from tests.domain.epochs import History
@@ -73,7 +72,7 @@ def head(image: Image, **changes: Any) -> SnapshotHead:
 def own(
     *heads: SnapshotHead, spans: tuple[EpochSpan, ...] = (EpochSpan(1, 10_000),)
 ) -> ReplicaHoldings:
-    held = tuple(HeldSnapshot(h, "ab" * 32, 100) for h in heads)
+    held = tuple(Kept(h, Path(), Path(), 100, 0, "ab" * 32) for h in heads)
     points = tuple(Point(h.epoch, bytes.fromhex(h.state_id)) for h in heads)
     return ReplicaHoldings(ME, "dc1", "r1", "http://here:1", held, points, spans)
 
@@ -308,11 +307,12 @@ def test_files_deleted_from_the_folder_are_no_longer_announced(tmp_path: Path) -
     settings = CatchUpSettings(
         cluster="demo", kafka_bootstrap="nowhere:1", instance_id="cu-1", data_dir=tmp_path
     )
-    keeper = Keeper(made.archive, 3, 0.01)
-    trimmer = Trimmer(keeper, lambda: EMPTY, ME, None)
+    peers, ports = cast(ArchivePeers, None), cast(Ports, None)
+    replica = Replica(settings, ME, "http://here:1", made.archive, peers, ports)
+    trimmer = Trimmer(replica.keeper, lambda: EMPTY, ME, None)
 
     def answered() -> ReplicaHoldings:
-        return holdings_of(ME, settings, "http://here:1", made.archive, trimmer)
+        return replica.holdings(trimmer)
 
     assert [each.head.epoch for each in answered().held] == [*SNAPSHOTS[::-1]]
     assert answered().spans == (EpochSpan(1, 80),)

@@ -100,7 +100,8 @@ async def test_missing_snapshot_is_computed_byte_for_byte(tmp_path: Path, at: in
     two = Made(tmp_path / "two", LAST, snapshots=(at,))
     found = await one.agreed(at)
     (theirs,) = two.archive.snapshots.all()
-    assert two.archive.snapshots.hash_of(theirs) == found
+    assert two.archive.snapshots.hashed(theirs) == theirs
+    assert theirs.hash == found
     mine = one.keeper.archive.snapshots.named(theirs.head.name)
     assert mine is not None
     assert mine.path.read_bytes() == theirs.path.read_bytes()

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from stele.log.port import (
     ROOM_POLL_S,
+    Ends,
     HasRoom,
     OnDoubt,
     OnRecords,
@@ -52,12 +53,11 @@ class MemoryLog:
         for follower in self._partition.followers:
             self._loop.call_soon(follower, [record])
 
-    async def end_offset(self) -> int:
-        return len(self._partition.records)
+    async def ends(self) -> Ends:
+        return Ends(0, len(self._partition.records))
 
     async def look(self, offset: int | None) -> TopicProbe:
-        end = await self.end_offset()
-        held = self._partition.records
+        end, held = (await self.ends()).end, self._partition.records
         there = offset is not None and offset < len(held)
         return TopicProbe(self._partition.topic_id, end, held[offset].value if there else None)  # type: ignore[index]
 

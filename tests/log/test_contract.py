@@ -143,14 +143,14 @@ async def test_read_returns_a_part_up_to_the_end(open_log: Open) -> None:
     assert await reader.read(10, 100) == []
 
 
-async def test_end_offset_covers_all_seen_records(open_log: Open) -> None:
+async def test_ends_cover_all_seen_records(open_log: Open) -> None:
     log = open_log()
-    assert await log.end_offset() == 0
+    assert await log.ends() == (0, 0)
     reader = Reader(log)
     for n in range(5):
         log.append(b"%d" % n)
     await reader.wait_for(5)
-    assert await open_log().end_offset() == 5
+    assert await open_log().ends() == (0, 5)
 
 
 async def test_look_returns_topic_id_end_and_record(open_log: Open) -> None:

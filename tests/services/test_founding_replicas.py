@@ -10,7 +10,7 @@ import pytest
 
 from stele.domain.commands import Envelope, FoundCluster, Outcome
 from stele.domain.model.requests import named
-from stele.log.port import Ends, EpochsLog, Record
+from stele.log.port import Log, Record
 from stele.metadata_log.founding import nothing_older
 from stele.metadata_log.settings import MetadataLogSettings
 from stele.metadata_log.writer import Writer
@@ -36,9 +36,6 @@ class EpochsInMemory(MemoryLog):
             self._loop.call_later(self.late_s, on_records, records)
 
         super().follow(offset, later, *more, **named)
-
-    async def ends(self) -> Ends:
-        return Ends(0, await self.end_offset())
 
 
 def holds(epoch: int, cluster: str = "demo", log_id: str = OLD) -> ArchiveAnswer:
@@ -87,9 +84,7 @@ async def writer_with_replicas(
     log = EpochsInMemory(partition or MemoryPartition())
     log.late_s = late_s
     replicas = cast(CatchUp, Replicas(answer))
-    async with writing(
-        settings, cast(EpochsLog, log), replicas, nothing_older, lambda _: None
-    ) as writer:
+    async with writing(settings, cast(Log, log), replicas, nothing_older, lambda _: None) as writer:
         await writer.wait_ready(WAIT_S)
         yield writer
 

@@ -10,7 +10,7 @@ import pytest
 
 from stele.log.codec import encode_epoch
 from stele.log.errors import RecoveredError
-from stele.log.port import Ends, EpochsLog
+from stele.log.port import Log
 from stele.metadata_log.founding import nothing_older
 from stele.metadata_log.settings import MetadataLogSettings
 from stele.metadata_log.writer import Writer
@@ -23,11 +23,6 @@ from tests.log.memory import MemoryLog, MemoryPartition
 
 WAIT_S = 150.0
 RECOVERED = encode_epoch(recovered_story(9, 5).epochs[5])
-
-
-class EpochsInMemory(MemoryLog):
-    async def ends(self) -> Ends:
-        return Ends(0, await self.end_offset())
 
 
 class Replica:
@@ -55,7 +50,7 @@ async def test_writer_waits_for_a_recovered_log_before_it_has_read_it(
     """A restarted writer would meet the recovery again."""
     monkeypatch.setattr(starting, "LOOK_S", 0.01)
     partition, replica, ended = MemoryPartition(), Replica(), asyncio.Event()
-    epochs = cast(EpochsLog, EpochsInMemory(partition))
+    epochs = cast(Log, MemoryLog(partition))
     for epoch in recovered_story(9, 5).epochs[:5]:
         partition.append(encode_epoch(epoch))
     if not had_read:

@@ -438,7 +438,7 @@ async def check_program_sends_a_command(brokers: Brokers, cluster: Deployment) -
     assert outcome.applied and outcome.epoch > before
     log = KafkaLog(brokers, flow_topic(name, "epochs"))
     try:
-        end = await log.end_offset()
+        end = (await log.ends()).end
         assert await log.read(end - 1, 1)
     finally:
         await log.close()

@@ -15,7 +15,7 @@ from stele.domain.registry import KNOWN_FEATURES
 from stele.log.chain import STATE_ID
 from stele.log.errors import LostWinnersError
 from stele.log.follower import Floor
-from stele.log.port import Record
+from stele.log.port import Ends, Record
 from stele.metadata_log.settings import MetadataLogSettings
 from stele.metadata_log.writer import (
     FIRST_PAUSE_S,
@@ -53,10 +53,10 @@ class LossyLog(MemoryLog):
             return
         super().append(value, key)
 
-    async def end_offset(self) -> int:
+    async def ends(self) -> Ends:
         if self.leaderless:
             raise TimeoutError("no leader")
-        return await super().end_offset()
+        return await super().ends()
 
 
 async def test_lost_record_is_decided_again_without_a_partition_leader() -> None:

@@ -179,7 +179,7 @@ async def headers(kafka: str, topics: str) -> set[bytes]:
     """Return the headers of all records in the log."""
     log = KafkaLog(Brokers(kafka), flow_topic(topics, "epochs"))
     try:
-        end, begin, found = await log.end_offset(), 0, set[bytes]()
+        end, begin, found = (await log.ends()).end, 0, set[bytes]()
         while begin < end:
             records = await log.read(begin, end - begin)
             found |= {value[:HEADER_BYTES] for _, value in records}

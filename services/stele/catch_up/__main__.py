@@ -1,39 +1,23 @@
 """``python -m stele.catch_up``: configured by STELE_* environment variables."""
 
 import asyncio
-from functools import partial
 from typing import Final
 
 from stele.catch_up.checking import FILE, Checks
 from stele.catch_up.diverging import set_aside
 from stele.catch_up.filling import ArchivePeers
-from stele.catch_up.http import CatchUpApi
 from stele.catch_up.identity import ReplicaIdentity, identity_of
-from stele.catch_up.keeper import Keeper
-from stele.catch_up.mirror import ArchiveMirror, store_of
+from stele.catch_up.mirror import store_of
 from stele.catch_up.recovering import NotRecoverable
-from stele.catch_up.replica import (
-    Jobs,
-    Ports,
-    archiving,
-    check_recoverable,
-    holdings_of,
-    no_mirror,
-    recover_and_end,
-    working,
-)
+from stele.catch_up.replica import NAME, Ports, Replica
 from stele.catch_up.settings import CatchUpSettings
-from stele.catch_up.trimming import Trimmer, delete_records
+from stele.catch_up.trimming import delete_records
 from stele.log.archive.archive import Archive
-from stele.log.blobs.port import BlobStore
 from stele.log.commander import Commander
 from stele.log.flows import flow_topic
-from stele.log.follower import LogFollower
 from stele.log.kafka import KafkaLog
-from stele.runtime.announce import announced
 from stele.runtime.callers import Callers, callers_of
 from stele.runtime.catch_up import CatchUp
-from stele.runtime.follow import run_beside
 from stele.runtime.http import Listener, listening
 from stele.runtime.kafka import Topic, TopicsUnavailable, is_missing, make_topic, wait_for_topics
 from stele.runtime.logs import get_logger
@@ -41,7 +25,6 @@ from stele.runtime.position import position_route
 from stele.runtime.service import Stop, locked, run_service, started
 from stele.runtime.starting import end_in_order
 
-NAME: Final = "catch-up"
 MAKE_S: Final = 20.0
 """Time within which a missing topic must be created before a log is recovered into it, in
 seconds.
@@ -70,46 +53,24 @@ async def _run(
     archive = await asyncio.to_thread(Archive, settings.data_dir)
     for text in archive.damaged:
         log.error("a file of the archive is damaged and was set aside", file=text)
-    keeper = Keeper(archive, settings.snapshots_kept, settings.sync_interval_s)
     own_url = settings.address or listener.url
     others = CatchUp([url for url in settings.catch_up_urls if url.rstrip("/") != own_url])
     peers = ArchivePeers(others, store_of(settings), settings.cluster)
     ports = _on_kafka(settings)
+    replica = Replica(settings, identity, own_url, archive, peers, ports, callers)
     try:
         await wait_for_topics(settings)
-        async with archiving(keeper, peers, ports) as (followed, ends):
-            recovering = partial(recover_and_end, keeper, followed, ports)
-            checking = partial(check_recoverable, keeper, followed, ports)
-            api = CatchUpApi(
-                identity, archive, followed.follower, recovering, checking, keeper.written, callers
-            )
+        async with replica.running(stop) as (followed, api):
             api.checks = Checks(archive, settings.data_dir / FILE)
             api.checks.repeat(settings.check_every_days)
-            follower = followed.follower
-            mirror = mirror_of(peers.store, keeper, follower, settings)
-            stored = None if mirror is None else lambda: mirror.answer
-            api.store = stored or api.store
-            trimmer = Trimmer(keeper, lambda: follower.image, identity, stored)
-            held = partial(holdings_of, identity, settings, own_url, archive, trimmer)
-            mirroring = no_mirror if mirror is None else mirror.run
-            folder = settings.data_dir
-            jobs = Jobs(folder, identity, keeper, peers, api, trimmer, held, mirroring)
-            work = asyncio.ensure_future(working(jobs, followed, ends, ports))
-            async with (
-                announced(
-                    NAME, settings, lambda: followed.follower.image, followed.caught_up.is_set
-                ),
-                run_beside(work, stop),
-            ):
-                position = position_route(NAME, identity.replica_id, followed.follower)
-                app = api.app(NAME, followed.health, position)
-                try:
-                    await listener.serve(app, stop)
-                finally:
-                    await api.checks.close()
+            position = position_route(NAME, identity.replica_id, followed.follower)
+            try:
+                await listener.serve(api.app(NAME, followed.health, position), stop)
+            finally:
+                await api.checks.close()
     finally:
         await others.close()
-        await keeper.close()
+        await replica.keeper.close()
 
 
 def _on_kafka(settings: CatchUpSettings) -> Ports:
@@ -140,14 +101,6 @@ def _on_kafka(settings: CatchUpSettings) -> Ports:
         commander=lambda: Commander(brokers, settings.cluster),
         end=end_in_order,
     )
-
-
-def mirror_of(
-    store: BlobStore | None, keeper: Keeper, follower: LogFollower, settings: CatchUpSettings
-) -> ArchiveMirror | None:
-    if store is None:
-        return None
-    return ArchiveMirror(store, keeper.archive, lambda: follower.image, settings)
 
 
 if __name__ == "__main__":

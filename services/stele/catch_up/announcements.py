@@ -33,7 +33,7 @@ from stele.domain.not_taken import moved_on, takes_from
 from stele.domain.rules.archive import has_admitted_divergence, to_admit
 from stele.domain.rules.retention import Point, to_propose, trimming, truncatable
 from stele.log.archive.container import EpochSpan
-from stele.log.archive.snapshots import SnapshotHead
+from stele.log.archive.snapshots import Kept
 from stele.log.commander import NotTakenError
 from stele.runtime.logs import get_logger
 from stele.runtime.settings import ConfigurationError
@@ -55,14 +55,6 @@ _REASONS: Final[dict[type, str]] = {
 log = get_logger(__name__)
 
 
-class HeldSnapshot(NamedTuple):
-    """A snapshot on this replica's disk whose content is verified."""
-
-    head: SnapshotHead
-    hash: str
-    size_bytes: int
-
-
 class ReplicaHoldings(NamedTuple):
     """The replica and its holdings: its newest snapshots, the epochs of all of them, and its
     segments.
@@ -72,7 +64,8 @@ class ReplicaHoldings(NamedTuple):
     dc: str
     rack: str
     address: str
-    held: tuple[HeldSnapshot, ...]
+    held: tuple[Kept, ...]
+    """Snapshots with the hashes of their content."""
     points: tuple[Point, ...]
     spans: tuple[EpochSpan, ...]
     vote: AgreeToTrim | None = None
@@ -175,9 +168,7 @@ def _as_member(image: Image, own: ReplicaHoldings, now_ms: int) -> ArchiveComman
     )
 
 
-def _announcement(
-    image: Image, own: ReplicaHoldings, held: HeldSnapshot
-) -> AnnounceSnapshot | None:
+def _announcement(image: Image, own: ReplicaHoldings, held: Kept) -> AnnounceSnapshot | None:
     """Return the announcement of a snapshot; None when epochs before it are missing or it is
     outdated.
     """

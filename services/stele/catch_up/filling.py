@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import io
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from functools import partial
 from typing import Final, NamedTuple
 
@@ -26,7 +26,7 @@ from stele.log.chain import anchor_of, digest_of
 from stele.log.codec import decode_epoch
 from stele.log.errors import OffsetGoneError, TruncatedError
 from stele.log.fold import Start
-from stele.log.port import EpochsLog, LogPast
+from stele.log.port import Log, LogPast
 from stele.runtime.answers.catch_up import ArchiveAnswer, Known, SnapshotAnswer
 from stele.runtime.catch_up import ANSWER_S, CatchUp, CatchUpUnavailable, ReplicaSource
 from stele.runtime.logs import get_logger
@@ -108,23 +108,29 @@ EpochLookup = Callable[[int, bytes], Awaitable[Known]]
 log = get_logger(__name__)
 
 
-async def set_aside_others(
-    archive: Archive, own: Image, files: Iterable[bytes], lookup: EpochLookup
-) -> None:
-    """Set aside the epochs of ``archive`` that are not known to be in the log of the snapshot in
-    ``files``.
+async def _adopt(
+    keeper: Keeper, own: Image, files: Sequence[bytes], lookup: EpochLookup
+) -> Start | None:
+    """Adopt a snapshot, and return the start after it; None if it cannot be read after all.
 
-    ``own`` is the state to which the archive leads. The snapshot must be readable before anything
-    is set aside.
+    Epochs of the archive that are not known to be in the snapshot's log are set aside. ``own`` is
+    the state to which the archive leads. The snapshot must be readable before anything is set
+    aside.
 
     Raises DamagedFileError, UnreadableSnapshotError, OSError, and the errors of ``lookup``.
     """
+    archive = keeper.archive
     opened = [io.BytesIO(content) for content in files]
-    start = await asyncio.to_thread(partial(start_of, *opened, supported=archive.supported))
-    shared = await newest_shared(archive, last_shared(own, start.image), lookup)
+    other = await asyncio.to_thread(partial(start_of, *opened, supported=archive.supported))
+    shared = await newest_shared(archive, last_shared(own, other.image), lookup)
     lost = await asyncio.to_thread(archive.set_aside_after, shared, own.log_id.hex())
     if lost:
         log.error("epochs that may not be in the log are set aside", after=shared, epochs=lost)
+    kept = await asyncio.to_thread(archive.snapshots.adopt, *files)
+    start = await asyncio.to_thread(archive.snapshots.start, kept, decided=True)
+    if start is not None:
+        keeper.restart(start)
+    return start
 
 
 def last_shared(own: Image, other: Image) -> Point:
@@ -281,7 +287,7 @@ async def adopted_from_store(
 
     Raises UnreadableSnapshotError, OSError.
     """
-    snapshots, oldest = keeper.archive.snapshots, max(own.log_id.hex(), newer)
+    oldest = max(own.log_id.hex(), newer)
     try:
         stored = await stored_archive(store, cluster)
         shots = [shot for shot in stored.shots if shot.log_id >= oldest]
@@ -295,14 +301,11 @@ async def adopted_from_store(
                     text = "a snapshot in the store may not be of the log"
                     log.warning(text, store=store.url, epoch=shot.epoch)
                     continue
-                await set_aside_others(keeper.archive, own, files, lookup_in_store(stored))
-                kept = await asyncio.to_thread(snapshots.adopt, *files)
+                start = await _adopt(keeper, own, files, lookup_in_store(stored))
             except DamagedFileError as error:
                 log.error("a snapshot in the store is damaged", store=store.url, why=str(error))
                 continue
-            start = await asyncio.to_thread(snapshots.start, kept, decided=True)
             if start is not None:
-                keeper.restart(start)
                 log.info("a snapshot of the store is kept", store=store.url, epoch=shot.epoch)
                 return start
     except (NoArchiveError, OffsetGoneError):
@@ -335,7 +338,7 @@ PIECE_EPOCHS: Final = 65_536
 PIECE_BYTES: Final = 64 * 1024 * 1024
 
 
-async def reachable(start: Start, keeper: Keeper, peers: ArchivePeers, topic: EpochsLog) -> Start:
+async def reachable(start: Start, keeper: Keeper, peers: ArchivePeers, topic: Log) -> Start:
     """Return ``start`` if the topic still holds what follows it, else the start after an adopted
     snapshot.
 
@@ -370,7 +373,7 @@ async def reachable(start: Start, keeper: Keeper, peers: ArchivePeers, topic: Ep
     return adopted
 
 
-async def _begin(topic: EpochsLog) -> int:
+async def _begin(topic: Log) -> int:
     while True:
         try:
             return (await topic.ends()).begin
@@ -412,21 +415,18 @@ async def _adopted(
     Epochs of the snapshot's log that this archive (ending at ``own``) holds stay, as far as they
     are proven equal.
     """
-    others, archive = peers.others, keeper.archive
+    others = peers.others
     for url, snapshot, readers, is_believed in await _offers(peers, begin, own, newer):
         try:
             files = await others.files(url, snapshot, decided=True)
             if not await _is_in_topic(topic, files[0], is_believed):
                 log.warning("a snapshot may not be of the log", url=url, epoch=snapshot.epoch)
                 continue
-            await set_aside_others(archive, own, files, lookup_in_replicas(others, url, readers))
-            kept = await asyncio.to_thread(archive.snapshots.adopt, *files)
+            start = await _adopt(keeper, own, files, lookup_in_replicas(others, url, readers))
         except (CatchUpUnavailable, DamagedFileError) as error:
             log.warning("a snapshot was not got", url=url, epoch=snapshot.epoch, why=str(error))
             continue
-        start = await asyncio.to_thread(archive.snapshots.start, kept, decided=True)
         if start is not None:
-            keeper.restart(start)
             log.info("a snapshot of another replica is kept", url=url, epoch=snapshot.epoch)
             return start
     return None

@@ -65,12 +65,8 @@ class RecoverQuestion(NamedTuple):
     told_epoch: int = LARGEST
 
 
-Ends = Callable[[], Awaitable[tuple[int, int]]]
-"""Returns the offsets of the first record of the topic, and of the next one."""
-
-
 async def recover(
-    keeper: Keeper, topic: Log, ends: Ends, asked: RecoverQuestion, more: list[Archived]
+    keeper: Keeper, topic: Log, asked: RecoverQuestion, more: list[Archived]
 ) -> RecoveredAnswer:
     """Continue the log after the requested epoch.
 
@@ -80,12 +76,12 @@ async def recover(
     OSError, and TimeoutError when the topic does not take the record.
     """
     start = await asyncio.to_thread(_image, keeper.archive, asked, more)
-    begin, end = await _answered(ends)
+    begin, end = await _answered(topic.ends)
     there = await recovery_in(_AskedAgain(topic), start.image.log_id, begin, end)
     was_there = there is not None
     if there is None:
         await asyncio.to_thread(_check_not_grown, keeper.archive, asked)
-        there, was_there = await _write(topic, ends, end, start, asked)
+        there, was_there = await _write(topic, end, start, asked)
     after = _after(start, there)
     await asyncio.to_thread(keep, keeper.archive, start, after, there)
     log.warning(
@@ -107,7 +103,7 @@ async def recover(
 
 
 async def check(
-    keeper: Keeper, topic: LogPast, ends: Ends, asked: RecoverQuestion, more: list[Archived]
+    keeper: Keeper, topic: Log, asked: RecoverQuestion, more: list[Archived]
 ) -> RecoverableAnswer:
     """Raise what ``recover`` would raise, judged by the present archive and topic.
 
@@ -116,7 +112,7 @@ async def check(
     """
     start = await asyncio.to_thread(_image_beside, keeper.archive, asked, more)
     try:
-        begin, end = await ends()
+        begin, end = await topic.ends()
         there = await recovery_in(topic, start.image.log_id, begin, end)
     except TimeoutError as error:
         return RecoverableAnswer(not_looked_at=str(error))
@@ -281,7 +277,7 @@ async def _answered(
 
 
 async def _write(
-    topic: Log, ends: Ends, before: int, start: Start, asked: RecoverQuestion
+    topic: Log, before: int, start: Start, asked: RecoverQuestion
 ) -> tuple[Record, bool]:
     """Append the record.
 
@@ -307,7 +303,7 @@ async def _write(
     topic.append(value)
 
     async def look_through() -> Record | None:
-        _, end = await ends()
+        _, end = await topic.ends()
         return await recovery_in(topic, start.image.log_id, before, end)
 
     # The position in the topic decides. Read it back, because another replica may have recovered

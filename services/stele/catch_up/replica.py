@@ -8,10 +8,9 @@ import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
-from pathlib import Path
 from typing import Final, NamedTuple
 
-from stele.catch_up.announcements import HeldSnapshot, ReplicaHoldings, Submits, send_due_commands
+from stele.catch_up.announcements import ReplicaHoldings, Submits, send_due_commands
 from stele.catch_up.diverging import restart_after_divergence
 from stele.catch_up.filling import (
     FIRST_PAUSE_S,
@@ -25,6 +24,7 @@ from stele.catch_up.filling import (
 from stele.catch_up.http import CatchUpApi
 from stele.catch_up.identity import ReplicaIdentity, check_cluster
 from stele.catch_up.keeper import Keeper
+from stele.catch_up.mirror import ArchiveMirror
 from stele.catch_up.recovering import (
     NotRecoverable,
     RecoverQuestion,
@@ -35,6 +35,7 @@ from stele.catch_up.recovering import (
 from stele.catch_up.settings import CatchUpSettings
 from stele.catch_up.trimming import Delete, Trimmer, truncate
 from stele.domain.facts import Epoch
+from stele.domain.image import Image
 from stele.domain.rules.retention import Point
 from stele.log.archive.archive import Archive
 from stele.log.archive.container import Archived
@@ -42,14 +43,17 @@ from stele.log.archive.snapshots import UnreadableSnapshotError
 from stele.log.errors import TruncatedError
 from stele.log.fold import Start
 from stele.log.follower import LogFollower
-from stele.log.port import EpochsLog
+from stele.log.port import Log
+from stele.runtime.announce import THIS_BUILD, Build, announced
 from stele.runtime.answers.catch_up import RecoverableAnswer, RecoveredAnswer
-from stele.runtime.follow import Followed, on_stray, reading
+from stele.runtime.callers import Callers
+from stele.runtime.follow import Followed, on_stray, reading, run_beside
 from stele.runtime.logs import get_logger
-from stele.runtime.service import wait_at_most
+from stele.runtime.service import Stop, wait_at_most
 from stele.runtime.settings import ConfigurationError
 from stele.runtime.starting import AskEnds
 
+NAME: Final = "catch-up"
 LOST_PAUSE_S: Final = 2.0
 LAST_ANSWER_S: Final = 0.5
 """Delay before the process ends, in seconds, so that the last answer is sent."""
@@ -63,7 +67,7 @@ class Ports(NamedTuple):
     ``end`` ends the process.
     """
 
-    open_log: Callable[[], EpochsLog]
+    open_log: Callable[[], Log]
     is_topic_missing: Callable[[], Awaitable[bool]]
     """Raises NotRecoverable when the answer is unknown."""
     make_topic: Callable[[], Awaitable[bool]]
@@ -73,49 +77,211 @@ class Ports(NamedTuple):
     end: Callable[[], None]
 
 
-@asynccontextmanager
-async def archiving(
-    keeper: Keeper, peers: ArchivePeers, ports: Ports
-) -> AsyncIterator[tuple[Followed, AskEnds]]:
-    """Follow the log inside the block, after what the archive holds, and archive each winner.
+class Replica:
+    """One catch-up replica: its archive, and all that follows, serves, fills and trims it."""
 
-    Yields the followed log and a function that returns the ends of the topic. Raises
-    ConfigurationError when the archive is another cluster's.
+    def __init__(
+        self,
+        settings: CatchUpSettings,
+        identity: ReplicaIdentity,
+        address: str,
+        archive: Archive,
+        peers: ArchivePeers,
+        ports: Ports,
+        callers: Callers | None = None,
+    ) -> None:
+        """Other processes reach it at ``address``."""
+        self.keeper = Keeper(archive, settings.snapshots_kept, settings.sync_interval_s)
+        self._settings = settings
+        self._identity = identity
+        self._address = address
+        self._archive = archive
+        self._peers = peers
+        self._ports = ports
+        self._callers = callers
+
+    @asynccontextmanager
+    async def running(
+        self, stop: Stop, build: Build = THIS_BUILD
+    ) -> AsyncIterator[tuple[Followed, CatchUpApi]]:
+        """Archive the log, run all background jobs and stay announced inside the block.
+
+        Yields the followed log and the API to serve. Requests ``stop`` when a job ends. Raises
+        ConfigurationError when the archive is another cluster's, or when the folder is a copy that
+        another process uses too.
+        """
+        keeper, settings, store = self.keeper, self._settings, self._peers.store
+        async with self._archiving() as (followed, ends):
+            follower = followed.follower
+            image: Callable[[], Image] = lambda: follower.image  # noqa: E731
+            api = CatchUpApi(
+                self._identity,
+                self._archive,
+                follower,
+                partial(self.recover_and_end, follower),
+                partial(self.check_recoverable, follower),
+                keeper.written,
+                self._callers,
+            )
+            mirror = None if store is None else ArchiveMirror(store, self._archive, image, settings)
+            stored = None if mirror is None else lambda: mirror.answer
+            api.store = stored or api.store
+            trimmer = Trimmer(keeper, image, self._identity, stored)
+            work = asyncio.ensure_future(self._work(followed, ends, api, trimmer, mirror))
+            async with (
+                announced(NAME, settings, image, followed.caught_up.is_set, build),
+                run_beside(work, stop),
+            ):
+                yield followed, api
+
+    @asynccontextmanager
+    async def _archiving(self) -> AsyncIterator[tuple[Followed, AskEnds]]:
+        """Follow the log inside the block, after what the archive holds, and archive each winner.
+
+        Yields the followed log and a function that returns the ends of the topic.
+        """
+        keeper, peers, end = self.keeper, self._peers, self._ports.end
+        epochs = self._ports.open_log()
+        start = await asyncio.to_thread(keeper.begin)
+        check_cluster(start.image.cluster, peers.cluster)
+        reach = partial(reachable, start, keeper, peers, epochs)
+        out_of_reach: TruncatedError | None = None
+        try:
+            start = await reach()
+            await archive_first_record(keeper, epochs, start)
+        except TruncatedError as error:
+            out_of_reach = error
+
+        def on_winner(offset: int, value: bytes, epoch: Epoch) -> None:
+            keeper.on_winner(offset, value, epoch, follower.image)
+
+        follower = LogFollower(
+            epochs,
+            start,
+            on_stray=on_stray,
+            on_winner=on_winner,
+            has_room=keeper.has_room,
+            supported=self._archive.supported,
+        )
+        if out_of_reach is None:
+            reads = reading(follower, epochs, peers.others, end, is_replica=True)
+        else:
+            reads = _waiting(follower, epochs, out_of_reach, reach, keeper, end)
+        async with reads as followed:
+            yield followed, epochs.ends
+
+    async def _work(
+        self,
+        followed: Followed,
+        ends: AskEnds,
+        api: CatchUpApi,
+        trimmer: Trimmer,
+        mirror: ArchiveMirror | None,
+    ) -> None:
+        """Run all background jobs. Ends when the disk fails. Raises ConfigurationError."""
+        follower, ports = followed.follower, self._ports
+        image = lambda: follower.image  # noqa: E731
+        is_certain = lambda: follower.failure is None and not follower.is_suspended  # noqa: E731
+        own = partial(self.holdings, trimmer)
+        divergence = partial(restart_after_divergence, self._settings.data_dir, self._identity)
+        began = follower.image.epoch
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self.keeper.run())
+                group.create_task(_fill(self.keeper, self._peers, api, began, follower))
+                # A replica that is still behind would announce and truncate by an old state.
+                await followed.caught_up.wait()
+                group.create_task(send_due_commands(ports.commander, image, own))
+                group.create_task(truncate(ports.delete, image, ends, is_certain))
+                group.create_task(trimmer.run())
+                group.create_task(divergence(image, ports.end))
+                if mirror is not None:
+                    group.create_task(mirror.run())
+        except* ConfigurationError as found:
+            copied = found
+        else:
+            return
+        raise ConfigurationError(str(copied.exceptions[0]))
+
+    async def recover_and_end(
+        self, follower: LogFollower, asked: RecoverQuestion, more: list[Archived]
+    ) -> RecoveredAnswer:
+        """Recover the log, answer, and end the process, in this order. Raises as ``recover`` does.
+
+        A missing topic is created here. Readers wait for it until then, and none fails. A replica
+        that lacks the requested epoch stays as it is, because another recovery may need its
+        archive.
+        """
+        keeper, ports = self.keeper, self._ports
+        async with keeper.recovering:
+            was_missing = await ports.make_topic()
+            if not was_missing:
+                _check_is_needed(follower, asked)
+            # Check before the reader stops. A refused recovery must leave this replica running.
+            await asyncio.to_thread(lacking, self._archive, asked, more)
+            follower.stop()
+            await keeper.close()
+            topic = ports.open_log()
+            try:
+                return await recover(keeper, topic, asked, more)
+            finally:
+                await topic.close()
+                asyncio.get_running_loop().call_later(LAST_ANSWER_S, ports.end)
+
+    async def check_recoverable(
+        self, follower: LogFollower, asked: RecoverQuestion, more: list[Archived]
+    ) -> RecoverableAnswer:
+        """Raise what a recovery would raise, without creating, writing or ending anything."""
+        async with self.keeper.recovering:
+            if await self._ports.is_topic_missing():
+                await asyncio.to_thread(lacking, self._archive, asked, more)
+                return RecoverableAnswer()
+            _check_is_needed(follower, asked)
+            topic = self._ports.open_log()
+            try:
+                return await check(self.keeper, topic, asked, more)
+            finally:
+                await topic.close()
+
+    def holdings(self, trimmer: Trimmer) -> ReplicaHoldings:
+        """Return what this replica can answer for now. Blocks.
+
+        Files that were deleted by hand are no longer included.
+        """
+        archive, settings = self._archive, self._settings
+        if deleted := archive.forget_deleted():
+            log.error("files of the archive were deleted by somebody", files=deleted)
+        snapshots = archive.snapshots.all()
+        held = (archive.snapshots.hashed(kept) for kept in snapshots[: settings.snapshots_kept])
+        return ReplicaHoldings(
+            self._identity,
+            settings.dc,
+            settings.rack,
+            self._address,
+            tuple(each for each in held if each is not None),
+            tuple(
+                Point(k.head.epoch, bytes.fromhex(k.head.state_id)) for k in archive.snapshots.all()
+            ),
+            tuple(archive.segments.spans()),
+            trimmer.vote,
+        )
+
+
+def _check_is_needed(follower: LogFollower, asked: RecoverQuestion) -> None:
+    """Raise NotRecoverable when this replica reads the log without trouble and ``force`` is not
+    set.
     """
-    epochs = ports.open_log()
-    start = await asyncio.to_thread(keeper.begin)
-    check_cluster(start.image.cluster, peers.cluster)
-    reach = partial(reachable, start, keeper, peers, epochs)
-    out_of_reach: TruncatedError | None = None
-    try:
-        start = await reach()
-        await archive_first_record(keeper, epochs, start)
-    except TruncatedError as error:
-        out_of_reach = error
-
-    def on_winner(offset: int, value: bytes, epoch: Epoch) -> None:
-        keeper.on_winner(offset, value, epoch, follower.image)
-
-    follower = LogFollower(
-        epochs,
-        start,
-        on_stray=on_stray,
-        on_winner=on_winner,
-        has_room=keeper.has_room,
-        supported=keeper.archive.supported,
-    )
-    if out_of_reach is None:
-        reads = reading(follower, epochs, peers.others, ports.end, is_replica=True)
-    else:
-        reads = _waiting(follower, epochs, out_of_reach, reach, keeper, ports.end)
-    async with reads as followed:
-        yield followed, epochs.ends
+    if follower.failure is None and not asked.force:
+        raise NotRecoverable(
+            f"This replica reads the log without trouble, at epoch {follower.image.epoch}: there is nothing to"
+            " recover. Where a working log is to be given up, say --force."
+        )
 
 
 @asynccontextmanager
 async def _waiting(
     follower: LogFollower,
-    epochs: EpochsLog,
+    epochs: Log,
     why: TruncatedError,
     reach: Callable[[], Coroutine[None, None, Start]],
     keeper: Keeper,
@@ -155,124 +321,9 @@ async def _waiting(
         await epochs.close()
 
 
-class Jobs(NamedTuple):
-    """The parts that the background jobs of a replica use.
-
-    ``mirroring`` copies the archive to the store, if any.
-    """
-
-    folder: Path
-    identity: ReplicaIdentity
-    keeper: Keeper
-    peers: ArchivePeers
-    api: CatchUpApi
-    trimmer: Trimmer
-    own: Callable[[], ReplicaHoldings]
-    mirroring: Callable[[], Coroutine[None, None, None]]
-
-
-async def working(jobs: Jobs, followed: Followed, ends: AskEnds, ports: Ports) -> None:
-    """Run all background jobs. Ends when the disk fails.
-
-    Raises ConfigurationError when the folder is a copy that another process uses too.
-    """
-    try:
-        await _working(jobs, followed, ends, ports)
-    except* ConfigurationError as group:
-        copied = group
-    else:
-        return
-    raise ConfigurationError(str(copied.exceptions[0]))
-
-
-async def _working(jobs: Jobs, followed: Followed, ends: AskEnds, ports: Ports) -> None:
-    follower = followed.follower
-    image = lambda: follower.image  # noqa: E731
-    began = follower.image.epoch
-    async with asyncio.TaskGroup() as group:
-        group.create_task(jobs.keeper.run())
-        group.create_task(_fill(jobs, began, follower))
-        # A replica that is still behind would announce and truncate by an old state.
-        await followed.caught_up.wait()
-        group.create_task(send_due_commands(ports.commander, image, jobs.own))
-        is_certain = lambda: follower.failure is None and not follower.is_suspended  # noqa: E731
-        group.create_task(truncate(ports.delete, image, ends, is_certain))
-        group.create_task(jobs.trimmer.run())
-        group.create_task(restart_after_divergence(jobs.folder, jobs.identity, image, ports.end))
-        group.create_task(jobs.mirroring())
-
-
-async def recover_and_end(
-    keeper: Keeper,
-    followed: Followed,
-    ports: Ports,
-    asked: RecoverQuestion,
-    more: list[Archived],
-) -> RecoveredAnswer:
-    """Recover the log, answer, and end the process, in this order. Raises as ``recover`` does.
-
-    A missing topic is created here. Readers wait for it until then, and none fails. A replica that
-    lacks the requested epoch stays as it is, because another recovery may need its archive.
-    """
-    async with keeper.recovering:
-        return await _recover_and_end(keeper, followed.follower, ports, asked, more)
-
-
-async def check_recoverable(
-    keeper: Keeper,
-    followed: Followed,
-    ports: Ports,
-    asked: RecoverQuestion,
-    more: list[Archived],
-) -> RecoverableAnswer:
-    """Raise what ``recover_and_end`` would raise, without creating, writing or ending anything."""
-    async with keeper.recovering:
-        if await ports.is_topic_missing():
-            await asyncio.to_thread(lacking, keeper.archive, asked, more)
-            return RecoverableAnswer()
-        _check_is_needed(followed.follower, asked)
-        topic = ports.open_log()
-        try:
-            return await check(keeper, topic, topic.ends, asked, more)
-        finally:
-            await topic.close()
-
-
-def _check_is_needed(follower: LogFollower, asked: RecoverQuestion) -> None:
-    """Raise NotRecoverable when this replica reads the log without trouble and ``force`` is not
-    set.
-    """
-    if follower.failure is None and not asked.force:
-        raise NotRecoverable(
-            f"This replica reads the log without trouble, at epoch {follower.image.epoch}: there is nothing to"
-            " recover. Where a working log is to be given up, say --force."
-        )
-
-
-async def _recover_and_end(
-    keeper: Keeper,
-    follower: LogFollower,
-    ports: Ports,
-    asked: RecoverQuestion,
-    more: list[Archived],
-) -> RecoveredAnswer:
-    was_missing = await ports.make_topic()
-    if not was_missing:
-        _check_is_needed(follower, asked)
-    # Check before the reader stops. A refused recovery must leave this replica running.
-    await asyncio.to_thread(lacking, keeper.archive, asked, more)
-    follower.stop()
-    await keeper.close()
-    topic = ports.open_log()
-    try:
-        answer = await recover(keeper, topic, topic.ends, asked, more)
-    finally:
-        await topic.close()
-        asyncio.get_running_loop().call_later(LAST_ANSWER_S, ports.end)
-    return answer
-
-
-async def _fill(jobs: Jobs, began: int, follower: LogFollower) -> None:
+async def _fill(
+    keeper: Keeper, peers: ArchivePeers, api: CatchUpApi, began: int, follower: LogFollower
+) -> None:
     """Fetch missing epochs, forever, because a file may turn out to be damaged later.
 
     Pauses are shorter when the log is lost, because an operator waits for the result.
@@ -284,10 +335,10 @@ async def _fill(jobs: Jobs, began: int, follower: LogFollower) -> None:
         else:
             await asyncio.sleep(min(most_s, LOST_PAUSE_S))
 
-    keeper, api, pause_s = jobs.keeper, jobs.api, FIRST_PAUSE_S
+    pause_s = FIRST_PAUSE_S
     while True:
         before = [*gaps(keeper.archive.segments.spans(), began)]
-        api.filling = await fill(keeper, jobs.peers, began, follower.image)
+        api.filling = await fill(keeper, peers, began, follower.image)
         if not api.filling:
             await pause(LAST_PAUSE_S)
             began = keeper.last
@@ -297,37 +348,3 @@ async def _fill(jobs: Jobs, began: int, follower: LogFollower) -> None:
         if not got_on:
             log.warning("epochs are missing in the archive", missing=api.filling)
             await pause(pause_s)
-
-
-def holdings_of(
-    identity: ReplicaIdentity,
-    settings: CatchUpSettings,
-    address: str,
-    archive: Archive,
-    trimmer: Trimmer,
-) -> ReplicaHoldings:
-    """Return what this replica can answer for now.
-
-    Files that were deleted by hand are no longer included.
-    """
-    if deleted := archive.forget_deleted():
-        log.error("files of the archive were deleted by somebody", files=deleted)
-    snapshots = archive.snapshots.all()
-    held = tuple(
-        HeldSnapshot(kept.head, archive.snapshots.hash_of(kept), kept.size_bytes)
-        for kept in snapshots[: settings.snapshots_kept]
-    )
-    return ReplicaHoldings(
-        identity,
-        settings.dc,
-        settings.rack,
-        address,
-        tuple(each for each in held if each.hash),
-        tuple(Point(k.head.epoch, bytes.fromhex(k.head.state_id)) for k in archive.snapshots.all()),
-        tuple(archive.segments.spans()),
-        trimmer.vote,
-    )
-
-
-async def no_mirror() -> None:
-    """Replace the mirror when there is no store. Returns at once."""

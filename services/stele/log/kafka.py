@@ -241,11 +241,7 @@ class KafkaLog:
             self._loop.call_soon(self._send)
         self._to_send.append({"value": value, "key": key} if key else {"value": value})
 
-    async def end_offset(self) -> int:
-        return await self._loop.run_in_executor(self._asking, self._prober.end, self._topic)
-
     async def ends(self) -> Ends:
-        """Return first offset and end of the topic. Raises TimeoutError."""
         return await self._loop.run_in_executor(self._asking, self._prober.ends, self._topic)
 
     async def look(self, offset: int | None) -> TopicProbe:

@@ -3,8 +3,8 @@
 Two adapters exist. One test suite checks this contract on every adapter. ``append`` never waits and
 guarantees no delivery. A record may be lost, duplicated or late, but the records of one appender
 that arrive keep their order. ``read`` returns every record from an offset on, in the order that all
-readers see. ``end_offset`` is at least the offset after every record that was durable before the
-call.
+readers see. The end in ``ends`` is at least the offset after every record that was durable before
+the call.
 """
 
 from collections.abc import Callable
@@ -70,11 +70,8 @@ class Log(LogPast, Protocol):
     def append(self, value: bytes, key: bytes | None = None) -> None:
         """Send a record, or drop it when too many are in flight. Does not wait."""
 
-    async def end_offset(self) -> int:
-        """Return the offset after the last durable record.
-
-        Raises TimeoutError after the adapter's limit.
-        """
+    async def ends(self) -> Ends:
+        """Return first offset and end. Raises TimeoutError after the adapter's limit."""
 
     async def look(self, offset: int | None) -> TopicProbe:
         """Ask the brokers for the topic and the record at ``offset``.
@@ -101,10 +98,3 @@ class Log(LogPast, Protocol):
 
     async def close(self) -> None:
         """Stop following, and send the buffered records, within a time limit."""
-
-
-class EpochsLog(Log, Protocol):
-    """A log that reports its first offset, because it may be truncated."""
-
-    async def ends(self) -> Ends:
-        """Return first offset and end. Raises TimeoutError."""

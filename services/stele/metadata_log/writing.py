@@ -12,7 +12,7 @@ from stele.domain.registry import KNOWN_FEATURES
 from stele.log.archive.archive import archived
 from stele.log.archive.container import Archived
 from stele.log.follower import Floor
-from stele.log.port import EpochsLog, Log
+from stele.log.port import Log
 from stele.metadata_log.commands_topic import CommandsTopic
 from stele.metadata_log.founding import OlderCluster, older_in_replicas
 from stele.metadata_log.settings import MetadataLogSettings
@@ -26,7 +26,7 @@ from stele.runtime.starting import begin, end_in_order, floor_of_most, restart_a
 @asynccontextmanager
 async def writing(
     settings: MetadataLogSettings,
-    epochs: EpochsLog,
+    epochs: Log,
     catch_up: CatchUp,
     older_cluster: OlderCluster,
     on_read: Callable[[Writer], None],
@@ -110,7 +110,7 @@ def recent_records(writer: Writer) -> list[Archived]:
 @asynccontextmanager
 async def taking_commands(
     settings: MetadataLogSettings,
-    epochs: EpochsLog,
+    epochs: Log,
     catch_up: CatchUp,
     older_cluster: OlderCluster,
     end: Callable[[], None] = end_in_order,

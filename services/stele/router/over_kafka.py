@@ -22,7 +22,7 @@ from stele.log.brokers import Brokers
 from stele.log.flows import flow_topic
 from stele.log.follower import LogFollower
 from stele.log.kafka import KafkaLog
-from stele.log.port import Ends, EpochsLog
+from stele.log.port import Ends, Log
 from stele.router.router import READY_S, Router, kept_current, listed
 from stele.runtime.catch_up import CatchUp
 from stele.runtime.starting import begin
@@ -71,7 +71,7 @@ async def kafka_router(
 
 @asynccontextmanager
 async def log_router(
-    open_log: Callable[[], EpochsLog],
+    open_log: Callable[[], Log],
     open_catch_up: Callable[[], CatchUp],
     cluster: str,
     ready_s: float = READY_S,
@@ -90,7 +90,7 @@ async def log_router(
 
 async def _follow(
     router: Router,
-    open_log: Callable[[], EpochsLog],
+    open_log: Callable[[], Log],
     open_catch_up: Callable[[], CatchUp],
     cluster: str,
     supported: Set[str],
@@ -121,7 +121,7 @@ async def _follow(
         pause_s = min(2 * pause_s, LONGEST_RETRY_S)
 
 
-async def _ends(router: Router, epochs: EpochsLog) -> Ends:
+async def _ends(router: Router, epochs: Log) -> Ends:
     try:
         return await epochs.ends()
     except TimeoutError as error:

@@ -16,7 +16,7 @@ from stele.domain.registry import KNOWN_FEATURES
 from stele.log.flows import flow_topic
 from stele.log.follower import Floor, LogFollower
 from stele.log.kafka import KafkaLog
-from stele.log.port import EpochsLog, Log
+from stele.log.port import Log
 from stele.runtime.catch_up import CatchUp
 from stele.runtime.http import Health
 from stele.runtime.kafka import wait_for_topics
@@ -99,7 +99,7 @@ async def following(
 
 @asynccontextmanager
 async def following_log(
-    epochs: EpochsLog,
+    epochs: Log,
     catch_up: CatchUp,
     cluster: str,
     floor: Floor | None = None,

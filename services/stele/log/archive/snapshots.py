@@ -272,13 +272,12 @@ class Snapshots:
     def named(self, name: str) -> Kept | None:
         return self._kept.get(name)
 
-    def hash_of(self, kept: Kept) -> str:
-        """Return the SHA-256 of a snapshot's facts, from its file if necessary.
+    def hashed(self, kept: Kept) -> Kept | None:
+        """Return the snapshot with its hash, from its file if necessary.
 
-        A damaged snapshot is set aside; the result is then empty.
+        A damaged snapshot is set aside; the result is then None.
         """
-        found = kept if kept.hash else self.checked(kept)
-        return "" if found is None else found.hash
+        return kept if kept.hash else self.checked(kept)
 
     def checked(self, kept: Kept) -> Kept | None:
         """Return the snapshot with the hash of its file as it is now.

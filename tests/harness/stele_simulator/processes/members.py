@@ -17,22 +17,11 @@ from stele.agent.identity import FILE, DataDirectory, Identity, boot
 from stele.agent.identity import STORE_FILE as NODE_STORE_FILE
 from stele.agent.member import membership
 from stele.agent.settings import AgentSettings
-from stele.catch_up import replica
 from stele.catch_up.filling import ArchivePeers
-from stele.catch_up.http import CatchUpApi
 from stele.catch_up.identity import identity_of
 from stele.catch_up.keeper import Keeper
-from stele.catch_up.replica import (
-    Jobs,
-    Ports,
-    archiving,
-    check_recoverable,
-    holdings_of,
-    no_mirror,
-    recover_and_end,
-)
+from stele.catch_up.replica import Ports, Replica
 from stele.catch_up.settings import CatchUpSettings
-from stele.catch_up.trimming import Trimmer
 from stele.coordinator.driver import Driver, driving
 from stele.coordinator.http import routes
 from stele.coordinator.settings import CoordinatorSettings
@@ -408,16 +397,14 @@ class ReplicaMachine(FollowerMachine):
             cluster=CLUSTER,
             instance_id=self.name,
             catch_up_urls=world.replica_urls,
-            data_dir=Path(FOLDER),
+            data_dir=folder,
             snapshots_kept=world.scenario.snapshots_kept,
         )
         identity = identity_of(folder, self.name, CLUSTER)
         archive = await asyncio.to_thread(
             Archive, folder, world.segment_limits, self.build.features
         )
-        self.keeper = keeper = Keeper(archive, settings.snapshots_kept, settings.sync_interval_s)
-        others = world.catch_up(self)
-        peers = ArchivePeers(others, None, CLUSTER)
+        peers = ArchivePeers(world.catch_up(self), None, CLUSTER)
         ports = Ports(
             open_log=open_log,
             is_topic_missing=_it_is_there,
@@ -426,24 +413,16 @@ class ReplicaMachine(FollowerMachine):
             commander=lambda: Commander(BROKERS, CLUSTER),
             end=self.end,
         )
+        replica = Replica(settings, identity, self.url, archive, peers, ports)
+        self.keeper, stop = replica.keeper, Stop()
         try:
-            async with archiving(keeper, peers, ports) as (followed, ends):
+            async with replica.running(stop, self.build) as (followed, api):
                 self.followed = followed
-                recovering = partial(recover_and_end, keeper, followed, ports)
-                checking = partial(check_recoverable, keeper, followed, ports)
-                api = CatchUpApi(
-                    identity, archive, followed.follower, recovering, checking, keeper.written
-                )
-                follower = followed.follower
-                trimmer = Trimmer(keeper, lambda: follower.image, identity, None)
-                held = partial(holdings_of, identity, settings, self.url, archive, trimmer)
-                jobs = Jobs(folder, identity, keeper, peers, api, trimmer, held, no_mirror)
-                position = position_route("catch-up", identity.replica_id, follower)
+                position = position_route("catch-up", identity.replica_id, followed.follower)
                 self.routes = [*api.routes(), position]
-                work = replica.working(jobs, followed, ends, ports)
-                await self.serve("catch-up", settings, followed, work)
+                await stop.wait()
         finally:
-            await keeper.close()
+            await replica.keeper.close()
 
     def forget(self) -> None:
         super().forget()
