@@ -87,7 +87,7 @@ check: setup ## style, types, import rules, dead code, schema compatibility; the
 	$(BIN)/vulture
 	@if command -v npm >/dev/null; then $(MAKE) --no-print-directory page-types; \
 	else echo "no Node here: the types of the console's page are not checked"; fi
-	$(if $(wildcard services/stele/log/schemas.py),$(BIN)/python -m stele.log.schemas check)
+	$(BIN)/python -m tests.schema_history check
 
 page-types: $(TSC)
 	$(TSC) --project infra/page/tsconfig.json

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from stele.log import schemas as module
+from stele.log.schemas import load_schemas, records_of, schema_folder
+from tests.schema_history import check, release
 
 
 def record(*fields: dict[str, Any]) -> dict[str, Any]:
@@ -21,13 +22,13 @@ AT = {"name": "at_ms", "type": "long"}
 def released(tmp_path: Path) -> Path:
     """Return a folder with a released schema of one field."""
     write(tmp_path, record(AT))
-    assert module._release(tmp_path) == 0
+    assert release(tmp_path) == 0
     return tmp_path
 
 
 def write(folder: Path, schema: dict[str, Any]) -> None:
     (folder / "epoch.avsc").write_text(json.dumps(schema))
-    module.load_schemas.cache_clear()
+    load_schemas.cache_clear()
 
 
 def history(folder: Path) -> dict[str, str]:
@@ -38,9 +39,9 @@ def test_a_changed_schema_must_be_released(
     released: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write(released, record(AT, {"name": "why", "type": "string", "default": ""}))
-    assert module._check(released) == 1
+    assert check(released) == 1
     assert "release" in capsys.readouterr().out
-    assert module._release(released) == 0
+    assert release(released) == 0
     assert len(history(released)) == 2
 
 
@@ -56,13 +57,13 @@ def test_new_field_without_a_default_is_refused(
         return record({"name": "nodes", "type": union})
 
     write(tmp_path, schema())
-    module._release(tmp_path)
+    release(tmp_path)
     write(tmp_path, schema({"name": "why", "type": "string"}))
-    assert module._release(tmp_path) == 1
+    assert release(tmp_path) == 1
     assert "why has no default" in capsys.readouterr().out
     write(tmp_path, schema({"name": "why", "type": "string", "default": ""}))
     next(p for p in (tmp_path / "history").iterdir() if "why" in p.read_text()).unlink()
-    assert module._release(tmp_path) == 0
+    assert release(tmp_path) == 0
 
 
 def test_logical_type_is_refused_and_overwrites_nothing(
@@ -71,7 +72,7 @@ def test_logical_type_is_refused_and_overwrites_nothing(
     before = history(released)
     logical = {"type": "long", "logicalType": "timestamp-millis"}
     write(released, record({"name": "at_ms", "type": logical}))
-    assert module._release(released) == 1
+    assert release(released) == 1
     assert "logical type" in capsys.readouterr().out
     assert history(released) == before
 
@@ -84,25 +85,23 @@ def test_a_field_keeps_its_type(
 ) -> None:
     """Otherwise a writer could choose an older schema that cannot express the record."""
     write(released, record({"name": "at_ms", "type": other}))
-    assert module._release(released) == 1
+    assert release(released) == 1
     assert "at_ms has another type than in records of" in capsys.readouterr().out
 
 
 def test_documentation_may_change(released: Path) -> None:
     before = history(released)
     write(released, record({**AT, "doc": "milliseconds"}))
-    assert module._release(released) == 0
+    assert release(released) == 0
     assert history(released) == before
 
 
-@pytest.mark.parametrize(
-    "path", sorted(module.schema_folder().glob("*.avsc")), ids=lambda path: path.stem
-)
+@pytest.mark.parametrize("path", sorted(schema_folder().glob("*.avsc")), ids=lambda path: path.stem)
 def test_every_field_has_a_meaningful_doc(path: Path) -> None:
     """Its ``doc`` has more words than its name."""
     silent = [
         f"{name}.{field['name']}"
-        for name, fields in module.records_of(json.loads(path.read_text()))
+        for name, fields in records_of(json.loads(path.read_text()))
         for field in fields
         if not words(field.get("doc", "")) - {*field["name"].split("_")}
     ]

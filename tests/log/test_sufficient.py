@@ -19,9 +19,10 @@ from stele.domain.model.features import FeaturesEnabled, SettingChanged
 from stele.domain.model.membership import Node, NodeChanged
 from stele.domain.model.requests import named
 from stele.domain.registry import FEATURES_OF_FACTS, features_of
-from stele.log import codec, schemas
+from stele.log import codec
 from stele.log.codec import decode_epoch, encode_epoch
 from stele.log.schemas import HEADER_BYTES, load_schemas, schema_folder
+from tests import schema_history
 from tests.domain.history import three_nodes
 
 NODE = Node(node_id="n1", address="http://n1", dc="dc1", rack="r1", num_tokens=16)
@@ -54,7 +55,7 @@ def release(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callabl
         schema = json.loads(path.read_text())
         edit(next(f for f in schema["fields"] if f["name"] == "facts")["type"]["items"])
         path.write_text(json.dumps(schema))
-        assert schemas._release(folder) == 0
+        assert schema_history.release(folder) == 0
         forget()
         return load_schemas().headers["Epoch"]
 
