@@ -5,9 +5,8 @@
 
 import asyncio
 import time
-from typing import Any, Final
+from typing import Final
 
-import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -24,14 +23,12 @@ from stele.runtime.answers.plans import PlanAnswer, PlanRequest
 from stele.runtime.follow import Followed
 from stele.runtime.http import ErrorCode, Health, HttpError, JsonResponse, read_json
 from stele.runtime.request_ids import new_request_id
-from stele.words.command_schemas import describe_commands
+from stele.words.openapi import Json, Schemas, health_path, response, schemas_of
 
 WAITING: Final = 4
 """A new plan is refused as busy while more than this many are waiting or being made. Each may take
 seconds of one processor.
 """
-
-Json = dict[str, Any]
 
 _TYPES: Final[tuple[type, ...]] = (Progress, PlanRequest, PlanAnswer, ErrorBody, Health, Position)
 _PLAN_ERRORS: Final = {
@@ -148,15 +145,7 @@ class PlanHandler:
 
 def openapi() -> Json:
     """OpenAPI 3.1."""
-    shapes, components = msgspec.json.schema_components(
-        _TYPES, ref_template="#/components/schemas/{name}"
-    )
-    describe_commands(components)
-    schema: dict[type, Json] = dict(zip(_TYPES, shapes, strict=True))
-    health = {
-        "200": _answer("It is", schema[Health]),
-        "503": _answer("It is not, and why", schema[Health]),
-    }
+    schema, components = schemas_of(_TYPES)
     return {
         "openapi": "3.1.0",
         "info": {
@@ -168,25 +157,21 @@ def openapi() -> Json:
             "/v1/progress": {"get": _get("Current waits and progress", schema[Progress])},
             "/v1/position": {"get": _get("Where this process stands", schema[Position])},
             "/v1/plan": {"post": _plan(schema)},
-            "/healthz": {"get": {"summary": "Whether this process is well", "responses": health}},
+            "/healthz": health_path(schema[Health]),
         },
         "components": {"schemas": components},
     }
 
 
-def _plan(schema: dict[type, Json]) -> Json:
-    errors = {status: _answer(why, schema[ErrorBody]) for status, why in _PLAN_ERRORS.items()}
+def _plan(schema: Schemas) -> Json:
+    errors = {status: response(why, schema[ErrorBody]) for status, why in _PLAN_ERRORS.items()}
     body = {"required": True, "content": {"application/json": {"schema": schema[PlanRequest]}}}
     return {
         "summary": "The effects of an operation's command, without running it",
         "requestBody": body,
-        "responses": {"200": _answer("The plan", schema[PlanAnswer]), **errors},
+        "responses": {"200": response("The plan", schema[PlanAnswer]), **errors},
     }
 
 
 def _get(summary: str, schema: Json) -> Json:
-    return {"summary": summary, "responses": {"200": _answer(summary, schema)}}
-
-
-def _answer(description: str, schema: Json) -> Json:
-    return {"description": description, "content": {"application/json": {"schema": schema}}}
+    return {"summary": summary, "responses": {"200": response(summary, schema)}}

@@ -3,8 +3,6 @@
 from functools import cache
 from typing import Any, Final
 
-import msgspec
-
 from stele.domain.column import schema_of_column
 from stele.domain.registry_entry import Filter
 from stele.domain.ring.ranges import MAX_TOKEN, MIN_TOKEN
@@ -23,10 +21,7 @@ from stele.runtime.answers.history import (
 )
 from stele.runtime.answers.metadata_log import StatsAnswer
 from stele.runtime.http import Health
-from stele.words.command_schemas import describe_commands
-
-Json = dict[str, Any]
-Schemas = dict[type, Json]
+from stele.words.openapi import Json, Schemas, health_path, response, schemas_of
 
 
 def _parameter(name: str, kind: str, description: str, most: int = MAX_NUMBER, **more: Any) -> Json:
@@ -231,14 +226,10 @@ _TYPES: Final[tuple[type, ...]] = (
 
 def openapi() -> Json:
     """OpenAPI 3.1."""
-    shapes, components = msgspec.json.schema_components(
-        _TYPES, ref_template="#/components/schemas/{name}", schema_hook=schema_of_column
-    )
-    describe_commands(components)
-    schema: Schemas = dict(zip(_TYPES, shapes, strict=True))
-    error = _answer("Why not, and what to do.", schema[ErrorBody])
+    schema, components = schemas_of(_TYPES, schema_of_column)
+    error = response("Why not, and what to do.", schema[ErrorBody])
     reads = {
-        path: {"get": _get(summary, _answer(summary, schema[answer]), error, parameters)}
+        path: {"get": _get(summary, response(summary, schema[answer]), error, parameters)}
         for path, (summary, answer, parameters) in _READS.items()
     }
     return {
@@ -264,15 +255,7 @@ def openapi() -> Json:
             "/v1/epochs": {"get": _get_epochs(schema, error)},
             "/v1/changes": {"get": _get_changes(schema, error)},
             "/v1/dump": {"get": _get("All of the state as a file", _FILE, error, (*_AT, _LOG))},
-            "/healthz": {
-                "get": {
-                    "summary": "Whether this process is well",
-                    "responses": {
-                        "200": _answer("It is", schema[Health]),
-                        "503": _answer("It is not, and why", schema[Health]),
-                    },
-                }
-            },
+            "/healthz": health_path(schema[Health]),
         },
         "components": {
             "schemas": components,
@@ -302,20 +285,20 @@ def _post_command(
             "content": {"application/json": {"schema": schema[body]}},
         },
         "responses": {
-            "200": _answer("Applied", schema[applied]),
-            "409": _answer("Rejected: nothing was changed", schema[OutcomeAnswer]),
+            "200": response("Applied", schema[applied]),
+            "409": response("Rejected: nothing was changed", schema[OutcomeAnswer]),
             "400": error,
-            "401": _answer("A token is needed, and this is none", schema[ErrorBody]),
-            "403": _answer("Not for whose token it is", schema[ErrorBody]),
-            "410": _answer("Too old to be remembered, and never decided again", schema[ErrorBody]),
-            "412": _answer(
+            "401": response("A token is needed, and this is none", schema[ErrorBody]),
+            "403": response("Not for whose token it is", schema[ErrorBody]),
+            "410": response("Too old to be remembered, and never decided again", schema[ErrorBody]),
+            "412": response(
                 "Nothing was decided: the log is another one, or none", schema[ErrorBody]
             ),
             "413": error,
-            "422": _answer("An id that stands for another command", schema[ErrorBody]),
-            "423": _answer("Nothing was decided: the log is frozen", schema[ErrorBody]),
+            "422": response("An id that stands for another command", schema[ErrorBody]),
+            "423": response("Nothing was decided: the log is frozen", schema[ErrorBody]),
             "503": error,
-            "504": _answer("Unknown: ask again with the same request id", schema[ErrorBody]),
+            "504": response("Unknown: ask again with the same request id", schema[ErrorBody]),
         },
     }
 
@@ -331,7 +314,7 @@ def _get_epochs(schema: Schemas, error: Json) -> Json:
     )
     found = _get(
         "Epochs in order; as text/event-stream: also those to come, each with its number as id",
-        _answer("Epochs", {"type": "array", "items": schema[EpochAnswer]}),
+        response("Epochs", {"type": "array", "items": schema[EpochAnswer]}),
         error,
         (_FROM, limit, facts, _RESUME, _AFTER, _LOG),
     )
@@ -355,7 +338,3 @@ def _get(summary: str, answer: Json, error: Json, parameters: tuple[Json, ...]) 
     gone = {"410": error} if _OF_A_HISTORY & {each["name"] for each in parameters} else {}
     responses = {"200": answer, "400": error, "404": error, **gone, "503": error}
     return {"summary": summary, "parameters": list(parameters), "responses": responses}
-
-
-def _answer(description: str, schema: Json) -> Json:
-    return {"description": description, "content": {"application/json": {"schema": schema}}}
