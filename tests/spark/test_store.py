@@ -22,7 +22,14 @@ from stele.log.chain import Anchor
 from stele.log.fold import Start
 from stele.placements.derived_tables import Derived
 from stele.placements.events_table import Events
-from stele.placements.store import TableStore, current_placements, reached, read_table
+from stele.placements.store import (
+    TableStore,
+    current_placements,
+    in_clusters,
+    reached,
+    read_table,
+    sql_text,
+)
 from stele.placements.tables import (
     CONFIGURATION,
     CURRENT,
@@ -249,6 +256,11 @@ def test_derived_tables_are_stored_at_the_address(address: str) -> None:
     loaded = tables.load(["a"])
     assert (loaded.epochs, loaded.placements("a")) == ({"a": 2}, rows(2))
     assert len(current_placements(address, "a")["dc1:3"]) == 3
+
+
+def test_names_in_sql_conditions_are_quoted() -> None:
+    assert sql_text("it's") == "'it''s'"
+    assert in_clusters(["b", "a'"]) == "cluster IN ('a''', 'b')"
 
 
 def test_recreated_table_is_not_continued(tmp_path: Path) -> None:

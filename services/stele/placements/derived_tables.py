@@ -22,7 +22,7 @@ from stele.domain.image import Image
 from stele.domain.ring.ranges import RangeReplicas
 from stele.placements import summaries
 from stele.placements.fold import CurrentRow, HeldRows, Key, PastRow
-from stele.placements.store import TableStore, head_of_cluster, range_of_row
+from stele.placements.store import TableStore, head_of_cluster, in_clusters, range_of_row
 from stele.placements.summaries import (
     REQUESTS,
     SUMMARIES,
@@ -231,7 +231,9 @@ class Derived:
         Return False when another process came first; leftover rows are harmless. Rows of later
         epochs are from another job that has not written its rows of them yet.
         """
-        written = (f"(cluster = '{c}' AND changed_epoch <= {epoch})" for c, epoch in epochs.items())
+        written = (
+            f"({in_clusters([c])} AND changed_epoch <= {epoch})" for c, epoch in epochs.items()
+        )
         try:
             existing_table(self.store, CHANGES).delete(" OR ".join(written))
         except CommitFailedError:
@@ -374,7 +376,7 @@ def commit(
         custom_metadata={USER_METADATA: msgspec.json.encode(epochs, order="sorted").decode()},
         max_commit_retries=0,
     )
-    mine = f"cluster IN ({_quoted(epochs)})"
+    mine = in_clusters(epochs)
     if since is not None:
         mine += f" AND (finished_epoch = 0 OR finished_epoch > {since})"
     replace: dict[str, Any] = {"predicate": mine} if mode == "overwrite" else {}
@@ -389,11 +391,6 @@ def commit(
     except CommitFailedError:
         return False
     return True
-
-
-def _quoted(clusters: Iterable[str]) -> str:
-    """Return an SQL list. Names of clusters contain no quotation marks."""
-    return ", ".join(f"'{cluster}'" for cluster in sorted(clusters))
 
 
 def _of_clusters(rows: pa.Table, clusters: Iterable[str]) -> pa.Table:

@@ -16,7 +16,7 @@ from deltalake.exceptions import CommitFailedError
 from stele.placements import events_table, reports_table
 from stele.placements.schema_topic import SCHEMA_TOPIC
 from stele.placements.settings import PlacementsSettings
-from stele.placements.store import TableStore, head_of_cluster
+from stele.placements.store import TableStore, head_of_cluster, in_clusters
 from stele.placements.tables import (
     EVENTS,
     MOVEMENTS,
@@ -58,7 +58,7 @@ def _forget(store: TableStore, name: str, cluster: str) -> None:
                 table,
                 SCHEMAS[name].empty_table(),
                 mode="overwrite",
-                predicate=f"cluster = '{cluster}'",
+                predicate=in_clusters([cluster]),
                 commit_properties=properties,
             )
         except CommitFailedError:

@@ -13,7 +13,7 @@ import pyarrow as pa
 from deltalake import CommitProperties, write_deltalake
 from deltalake.exceptions import CommitFailedError
 
-from stele.placements.store import TableStore
+from stele.placements.store import TableStore, in_clusters
 from stele.placements.tables import PROGRESS, SCHEMAS, existing_table, open_table
 
 WRITE_S: Final = 10.0
@@ -75,13 +75,12 @@ class ProgressTable:
             return False
         looked_at = datetime.now(UTC)
         told = [{**row, "looked_at": looked_at} for row in rows.values()]
-        names = ", ".join(f"'{cluster}'" for cluster in sorted(rows))
         try:
             write_deltalake(
                 existing_table(self._store, PROGRESS),
                 pa.Table.from_pylist(told, schema=SCHEMAS[PROGRESS]),
                 mode="overwrite",
-                predicate=f"cluster IN ({names})",
+                predicate=in_clusters(rows),
                 commit_properties=CommitProperties(max_commit_retries=0),
             )
         except CommitFailedError:

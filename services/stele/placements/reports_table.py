@@ -18,7 +18,7 @@ from deltalake.exceptions import CommitFailedError
 from stele.placements import reports, streams
 from stele.placements.events import time_of
 from stele.placements.reports import FRESH, ReportsHead, Stream
-from stele.placements.store import TableStore
+from stele.placements.store import TableStore, in_clusters, sql_text
 from stele.placements.tables import (
     MOVEMENTS,
     REPORTS,
@@ -294,21 +294,14 @@ def _of(sessions: Iterable[Session]) -> pc.Expression:
 
 
 def _predicate(sessions: Iterable[Session]) -> str:
-    """Return the SQL predicate.
-
-    Names must be quoted, because they come from reports, which any node may write.
-    """
+    """Return the SQL predicate for the rows of these sessions."""
     by_cluster: dict[str, list[str]] = {}
     for cluster, session in sessions:
         by_cluster.setdefault(cluster, []).append(session)
     return " OR ".join(
-        f"(cluster = {_quoted(cluster)} AND session IN ({', '.join(map(_quoted, names))}))"
+        f"({in_clusters([cluster])} AND session IN ({', '.join(map(sql_text, names))}))"
         for cluster, names in sorted(by_cluster.items())
     )
-
-
-def _quoted(text: str) -> str:
-    return "'" + text.replace("'", "''") + "'"
 
 
 def _sorted(rows: list[Row]) -> list[Row]:

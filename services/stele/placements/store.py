@@ -147,6 +147,19 @@ def head_of_cluster(cluster: str) -> str:
     return f"stele-placements-{cluster}"
 
 
+def sql_text(text: str) -> str:
+    """Return a text as an SQL string.
+
+    Names in reports may contain any character, because any node may write reports.
+    """
+    return "'" + text.replace("'", "''") + "'"
+
+
+def in_clusters(clusters: Iterable[str]) -> str:
+    """Return the SQL condition for the rows of these clusters."""
+    return f"cluster IN ({', '.join(map(sql_text, sorted(clusters)))})"
+
+
 def range_of_row(row: Mapping[str, Any]) -> RangeReplicas:
     """Convert a row of the tables to the domain's type."""
     reads, writes = tuple(row["read_replicas"]), tuple(row["write_replicas"])

@@ -21,6 +21,7 @@ from stele.domain.model.schema_objects import (
     ViewRestriction,
     quoted,
 )
+from stele.domain.rules.table_parameters import text_literal
 from stele.runtime.answers.metadata_log import SchemaAnswer
 
 INDENT: Final = "    "
@@ -129,19 +130,16 @@ def _with_related(schema: SchemaImage, kind: str, row: Any) -> SchemaAnswer:
     )
 
 
-def literal(text: str) -> str:
-    """Return a text as a CQL string."""
-    return "'" + text.replace("'", "''") + "'"
-
-
 def parameter(name: str, value: str) -> str:
     """Return a parameter of a table as CQL."""
     plain = name in _PLAIN_VALUES or value.startswith("{")
-    return f"{name} = {value if plain else literal(value)}"
+    return f"{name} = {value if plain else text_literal(value)}"
 
 
 def _map(entries: Mapping[str, str]) -> str:
-    inner = ", ".join(f"{literal(key)}: {literal(value)}" for key, value in entries.items())
+    inner = ", ".join(
+        f"{text_literal(key)}: {text_literal(value)}" for key, value in entries.items()
+    )
     return "{" + inner + "}"
 
 
@@ -227,7 +225,7 @@ def _index(prefix: str, table: Table, schema: TableSchema, index: Index) -> str:
     wrapped = index.target not in (IndexTarget.SIMPLE, IndexTarget.VALUES)
     target = f"{index.target}({column})" if wrapped else column
     on = f"ON {prefix}{quoted(table.name)} ({target})"
-    custom = f" USING {literal(index.using)}" if index.using else ""
+    custom = f" USING {text_literal(index.using)}" if index.using else ""
     options = f" WITH OPTIONS = {_map(index.options)}" if index.options else ""
     kind = "CUSTOM INDEX" if index.using else "INDEX"
     return f"CREATE {kind} {quoted(index.name)} {on}{custom}{options};"
@@ -261,7 +259,7 @@ def _condition(column_by_id: Callable[[int], Column]) -> Callable[[ViewRestricti
 def _function(prefix: str, function: Function) -> str:
     arguments = ", ".join(map(_field, function.arguments))
     on_null = "CALLED" if function.called_on_null_input else "RETURNS NULL"
-    body = literal(function.body) if "$$" in function.body else f"$${function.body}$$"
+    body = text_literal(function.body) if "$$" in function.body else f"$${function.body}$$"
     return (
         f"CREATE FUNCTION {prefix}{quoted(function.name)} ({arguments})\n"
         f"{INDENT}{on_null} ON NULL INPUT\n"

@@ -63,7 +63,9 @@ def cdc_option(value: str) -> str | Rejection:
 
 def map_literal(entries: Mapping[str, str]) -> str:
     """Return a map of texts as a CQL literal, sorted by key."""
-    inner = ", ".join(f"{_text(key)}: {_text(entries[key])}" for key in sorted(entries))
+    inner = ", ".join(
+        f"{text_literal(key)}: {text_literal(entries[key])}" for key in sorted(entries)
+    )
     return "{" + inner + "}"
 
 
@@ -83,7 +85,8 @@ def map_entries(literal: str) -> dict[str, str] | None:
     return found
 
 
-def _text(value: str) -> str:
+def text_literal(value: str) -> str:
+    """Return a text as a CQL string."""
     return "'" + value.replace("'", "''") + "'"
 
 
