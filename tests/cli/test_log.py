@@ -225,9 +225,10 @@ def test_times_are_durations_dates_or_timestamps() -> None:
     assert moment_ms("2023-11-14T22:13:20+00:00", "--since", 0) == now_ms
     day = moment_ms("2023-11-14", "--since", 0)
     assert moment_ms("2023-11-14 08:30", "--since", 0) - day == 8.5 * 3_600_000
-    for wrong in ("yesterday", "", "2023-13-01", "12"):
-        with pytest.raises(UsageError, match=f"--until '{wrong}' is not a time"):
+    for wrong in ("yesterday", "", "2023-13-01", "12", "10min"):
+        with pytest.raises(UsageError, match=f"--until '{wrong}' is neither") as error:
             moment_ms(wrong, "--until", now_ms)
+        assert "with ms, s, m, h or d. For example 90s" in error.value.hint
 
 
 def test_progress_is_one_line_on_a_terminal_and_periodic_lines_otherwise(

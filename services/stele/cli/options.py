@@ -35,7 +35,7 @@ from stele.metadata_log.api import OutcomeAnswer
 from stele.runtime.request_ids import new_request_id
 from stele.runtime.tokens import TOKEN_FORM
 from stele.words import GivenError
-from stele.words.given import span_ms
+from stele.words.given import SPAN_FORM, span_ms
 from stele.words.operations import TEXTS
 
 TypedDirectory = Annotated[Path | None, Parameter(name="--dir")]
@@ -354,6 +354,6 @@ def moment_ms(text: str, option: str, now_ms: int) -> int:
         return round(1000 * datetime.fromisoformat(text).astimezone().timestamp())
     except (ValueError, OverflowError, OSError) as error:
         raise UsageError(
-            f"{option} '{text}' is not a time.",
-            f"For example {option} 2h, {option} 2026-11-22 or {option} '2026-11-22 08:30'.",
+            f"{option} '{text}' is neither a span of time nor a time.",
+            f"{SPAN_FORM} Or write a time: 2026-11-22 or '2026-11-22 08:30'.",
         ) from error

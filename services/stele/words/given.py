@@ -13,6 +13,7 @@ from stele.words import GivenError
 
 _PART: Final = re.compile(r"(\d{1,13}(?:\.\d{1,3})?)\s*(ms|s|m|h|d)\s*")
 _SECONDS: Final = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86_400}
+SPAN_FORM: Final = "Write numbers with ms, s, m, h or d. For example 90s, 30m, 2h or 1d12h."
 MOST_S: Final = 100 * 365 * 86_400
 """Longest duration: a century. Sums of times then stay within what clocks can show."""
 
@@ -28,7 +29,7 @@ def span_ms(text: str, option: str) -> int:
     if not parts or whole != text.lstrip() or not 0 < seconds <= MOST_S:
         raise GivenError(
             f"{option} '{text}' is not a span of time.",
-            f"For example {option} 90s, 30m, 2h or 1d12h.",
+            SPAN_FORM,
         )
     return max(1, round(1000 * seconds))
 

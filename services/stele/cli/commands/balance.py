@@ -54,7 +54,7 @@ from stele.runtime.request_ids import new_request_id
 from stele.words import GivenError
 from stele.words.decisions import FACTS, BalancerDecision, DecisionHistory, Wanted
 from stele.words.facts import EpochRow
-from stele.words.given import span_ms
+from stele.words.given import SPAN_FORM, span_ms
 from stele.words.names import what
 
 SERVICE = "tablet-balancer"
@@ -411,7 +411,7 @@ def _since(text: str) -> tuple[int, int]:
     except GivenError as error:
         raise UsageError(
             f"--since '{text}' is neither an epoch nor a span of time.",
-            "For example --since 1200 or --since 2h.",
+            f"{SPAN_FORM} Or write an epoch: 1200.",
         ) from error
 
 
