@@ -77,6 +77,24 @@ def imported_by(*arguments: str) -> set[str]:
     return {*ran.stderr.split()}
 
 
+@pytest.mark.parametrize(
+    ("command", "option"),
+    [
+        ("schema plan wanted.cql", "--reason"),
+        ("schema plan wanted.cql", "--request-id"),
+        ("settings reset stream_mib_per_s", "--no-wait"),
+        ("balance on", "--no-wait"),
+    ],
+)
+def test_options_of_changes_without_effect_are_unknown(
+    stele: Stele, command: str, option: str
+) -> None:
+    """A plan is no change, and a change with immediate effect has no end to wait for."""
+    ran = stele.exits(2, *command.split(), option, *["why"] * (option != "--no-wait"))
+    assert option in ran.err
+    assert option not in stele.ok(*command.split(), "--help").out
+
+
 def test_help_lists_every_command_with_a_summary(stele: Stele) -> None:
     shown = stele.ok("--help")
     listed = [line.strip("│ ").partition("  ") for line in shown.out.splitlines()]

@@ -213,9 +213,6 @@ class Change:
     request_id: Annotated[str, Parameter(name="--request-id")] = ""
     """The id of a request whose outcome is unknown. Sent again, it takes effect once."""
 
-    wait: Annotated[bool, Parameter(name="--wait", negative="--no-wait")] = True
-    """Follow the request until it ends."""
-
     def envelope(self, command: AnyCommand) -> Envelope:
         """Return the envelope of a command, with this change's request id or a new one."""
         return Envelope(
@@ -260,6 +257,15 @@ class Change:
 
 @Parameter(name="*", group=CHANGES)
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FollowedChange(Change):
+    """A change that services carry out after it was accepted, such as a topology request."""
+
+    wait: Annotated[bool, Parameter(name="--wait", negative="--no-wait")] = True
+    """Follow the request until it ends."""
+
+
+@Parameter(name="*", group=CHANGES)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AgreedChange(Change):
     """A change of the schema, which is in effect at a member once the member has applied it."""
 
@@ -285,7 +291,7 @@ class PlanOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Planning(Change):
+class Planning(FollowedChange):
     """A change that is only planned."""
 
     as_json: bool

@@ -11,7 +11,7 @@ from rich.text import Text
 from stele.cli.client import ask, replicas_of
 from stele.cli.commands.topology import submit_and_follow
 from stele.cli.errors import CliError, UsageError
-from stele.cli.options import Change, Force, Json, ReadPoint, Where
+from stele.cli.options import Change, FollowedChange, Force, Json, ReadPoint, Where
 from stele.cli.output import (
     ago,
     clock,
@@ -152,7 +152,7 @@ def reconfigure(
     *replication: str,
     retire: Annotated[tuple[str, ...], Parameter(name="--retire", negative="")] = (),
     cancel: Annotated[bool, Parameter(name="--cancel", negative="")] = False,
-    change: Change = Change(),
+    change: FollowedChange = FollowedChange(),
     where: Where = Where(),
 ) -> int:
     """Change the members among the catch-up replicas, one at a time.

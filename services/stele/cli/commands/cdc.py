@@ -14,7 +14,7 @@ from cyclopts import App, Parameter
 from stele.cli.client import decode
 from stele.cli.commands.data import ask_any_node
 from stele.cli.commands.topology import ask_and_follow
-from stele.cli.options import FROM_ONE, Change, Force, Format, Json, ReadPoint, Where
+from stele.cli.options import FROM_ONE, FollowedChange, Force, Format, Json, ReadPoint, Where
 from stele.cli.output import clock, counted, error_console, id_table, table
 from stele.domain.commands import NewCdcGeneration
 from stele.domain.model.cdc import GenerationSummary
@@ -102,7 +102,7 @@ def streams(
 def new_generation(
     *,
     force: Force = False,
-    change: Change = Change(),
+    change: FollowedChange = FollowedChange(),
     where: Where = Where(),
 ) -> int:
     """Create a CDC generation that fits the ring, if the present one does not.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from cyclopts import App
 
 from stele.cli.commands.topology import ask_and_follow
-from stele.cli.options import Change, Format, ReadPoint, Where
+from stele.cli.options import Change, FollowedChange, Format, ReadPoint, Where
 from stele.cli.output import print_line, table
 from stele.domain.commands import EnableFeatures, ForgetService
 from stele.domain.names import NodeState
@@ -45,7 +45,7 @@ def list_features(
 @app.command
 def enable(
     *names: str,
-    change: Change = Change(),
+    change: FollowedChange = FollowedChange(),
     where: Where = Where(),
 ) -> int:
     """Enable features that every member and service supports. This cannot be undone.

@@ -9,7 +9,7 @@ from cyclopts import App, Parameter
 from stele.cli.commands.topology import ask_and_follow, submit_and_tell
 from stele.cli.options import (
     AgreedChange,
-    Change,
+    FollowedChange,
     Force,
     Format,
     ReadPoint,
@@ -56,7 +56,7 @@ def alter(
     *,
     replication: Annotated[tuple[str, ...], Parameter(name="--replication", negative="")],
     force: Force = False,
-    change: Change = Change(),
+    change: FollowedChange = FollowedChange(),
     where: Where = Where(),
 ) -> int:
     """Give --replication dc1=3, or the racks: dc1=r1,r2,r3. The command follows the request until it is
@@ -74,7 +74,7 @@ def drop(
     /,
     *,
     yes: Yes = False,
-    change: Change = Change(),
+    change: FollowedChange = FollowedChange(),
     where: Where = Where(),
 ) -> int:
     """The command follows the request until it is done."""

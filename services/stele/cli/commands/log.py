@@ -21,7 +21,16 @@ from stele.cli.commands.topology import submit_and_tell
 from stele.cli.errors import CliError, UsageError
 from stele.cli.history import HistoryWords, Slice, epochs_from, not_kept, slices
 from stele.cli.notice import ProgressLine
-from stele.cli.options import FROM_ONE, FROM_ZERO, Change, Format, Json, ReadPoint, Where
+from stele.cli.options import (
+    FROM_ONE,
+    FROM_ZERO,
+    Change,
+    FollowedChange,
+    Format,
+    Json,
+    ReadPoint,
+    Where,
+)
 from stele.cli.output import (
     clock,
     console,
@@ -404,7 +413,7 @@ app.command(readers)
 
 @app.command
 def snapshot(
-    change: Change = Change(),
+    change: FollowedChange = FollowedChange(),
     where: Where = Where(),
 ) -> int:
     """Take a snapshot of the metadata on every catch-up replica, and wait until a majority has it.

@@ -287,7 +287,6 @@ def plan(
     /,
     *,
     save: Annotated[Path | None, Parameter(name="--save")] = None,
-    change: Change = Change(),
     where: Where = Where(),
 ) -> None:
     """Compare a wanted schema with the cluster's, and print the changes between them.
@@ -315,11 +314,12 @@ def plan(
     with where.client() as client:
         image = dumps.of_cluster(client).image
     assert image is not None
-    after = _decided(without(image, wanted.changes), change.envelope(wanted))
+    planner = Change()
+    after = _decided(without(image, wanted.changes), planner.envelope(wanted))
     found = plan_schema(image.schema, after.schema, managed)
     changes = tuple(each.change for each in found.changes)
     if changes:
-        _decided(image, change.envelope(AlterSchema(changes)))
+        _decided(image, planner.envelope(AlterSchema(changes)))
     styles = {"+": "green", "-": "red", "~": "yellow", "!": "magenta"}
     out = console()
     for line in plan_lines(found, statements(schema_answer(after))):

@@ -20,7 +20,7 @@ from stele.cli.errors import CliError, Exit, UsageError
 from stele.cli.options import (
     FROM_ZERO,
     AgreedChange,
-    Change,
+    FollowedChange,
     Format,
     Planning,
     ReadPoint,
@@ -160,7 +160,7 @@ def resize(
     tablets: int,
     /,
     *,
-    change: Change = Change(),
+    change: FollowedChange = FollowedChange(),
     where: Where = Where(),
 ) -> int:
     """The answer says what the balancer would do, and which option keeps the number."""
@@ -199,7 +199,7 @@ def repair(
     ] = None,
     nodes: Annotated[tuple[str, ...], Parameter(name="--nodes", negative="")] = (),
     dcs: Annotated[tuple[str, ...], Parameter(name="--dcs", negative="")] = (),
-    change: Change = Change(),
+    change: FollowedChange = FollowedChange(),
     where: Where = Where(),
 ) -> int:
     """The tablets that were repaired longest ago come first; `stele tablet repairs` lists the times.
@@ -223,7 +223,7 @@ def drop(
     /,
     *,
     yes: Yes = False,
-    change: Change = Change(),
+    change: FollowedChange = FollowedChange(),
     where: Where = Where(),
 ) -> int:
     """The command follows the request until it is done."""
@@ -290,7 +290,7 @@ def snapshot(
     *,
     tag: Annotated[str, Parameter(name="--tag")] = "",
     expire: Annotated[str, Parameter(name="--expire")] = "",
-    change: Change = Change(),
+    change: FollowedChange = FollowedChange(),
     where: Where = Where(),
 ) -> int:
     """Write the rows of a table into the nodes' backup folders. Reads and writes continue.
@@ -358,7 +358,7 @@ def restore(
     /,
     *,
     tag: Annotated[str, Parameter(name="--tag")],
-    change: Change = Change(),
+    change: FollowedChange = FollowedChange(),
     where: Where = Where(),
 ) -> int:
     """Restore the rows of a snapshot into its table or another one. Reads and writes continue.
@@ -379,7 +379,7 @@ def restore_tablet(
     tablet: int,
     /,
     *,
-    change: Change = Change(),
+    change: FollowedChange = FollowedChange(),
     where: Where = Where(),
 ) -> int:
     """Restore one tablet of a table that is being restored, before its turn.

@@ -12,7 +12,16 @@ from stele.cli.commands.ring import key_text, replicas, shown_rows
 from stele.cli.commands.table import require_table_name, restore_tablet
 from stele.cli.commands.topology import submit_and_follow
 from stele.cli.errors import CliError, UsageError
-from stele.cli.options import FROM_ZERO, Change, Force, Format, Json, ReadPoint, Where, described
+from stele.cli.options import (
+    FROM_ZERO,
+    FollowedChange,
+    Force,
+    Format,
+    Json,
+    ReadPoint,
+    Where,
+    described,
+)
 from stele.cli.output import clock, counted, print_fields, print_line, print_value_as_json, size
 from stele.cli.output import table as table_of
 from stele.cli.reading import StateReading
@@ -185,7 +194,7 @@ def move(
     from_node: Annotated[str, Parameter(name="--from")],
     to_node: Annotated[str, Parameter(name="--to")],
     force: Force = False,
-    change: Change = Change(),
+    change: FollowedChange = FollowedChange(),
     where: Where = Where(),
 ) -> int:
     """It may also move to another shard of its node: give NODE:SHARD. The command follows the request
@@ -208,7 +217,7 @@ def add_replica(
     to_node: Annotated[str, Parameter(name="--to")],
     beyond: Annotated[bool, Parameter(negative="")] = False,
     force: Force = False,
-    change: Change = Change(),
+    change: FollowedChange = FollowedChange(),
     where: Where = Where(),
 ) -> int:
     """Add a replica to a tablet while the replication of its keyspace rises.
@@ -243,7 +252,7 @@ def delete_replica(
     *,
     from_node: Annotated[str, Parameter(name="--from")],
     force: Force = False,
-    change: Change = Change(),
+    change: FollowedChange = FollowedChange(),
     where: Where = Where(),
 ) -> int:
     """Delete a replica of a tablet that has more replicas than its keyspace asks for.
@@ -271,7 +280,7 @@ def _place(text: str) -> tuple[str, int]:
     raise UsageError(f"'{text}' is not a place of a replica.", "Write NODE, or NODE:SHARD.")
 
 
-def _ask_for(move: TabletMove, change: Change, where: Where, on: int = ANY) -> int:
+def _ask_for(move: TabletMove, change: FollowedChange, where: Where, on: int = ANY) -> int:
     """Submit a move. ``on`` is the shard that must hold the replica now."""
     require_table_name(move.table)
     with where.client() as client:

@@ -19,6 +19,7 @@ from stele.cli.follow import follow, follow_on
 from stele.cli.options import (
     AgreedChange,
     Change,
+    FollowedChange,
     Force,
     Planning,
     Where,
@@ -80,7 +81,7 @@ def join(
     ] = "",
     ignore: Ignore = (),
     force: Force = False,
-    change: Change = Change(),
+    change: FollowedChange = FollowedChange(),
     where: Where = Where(),
 ) -> int:
     """The node itself answers for options that are left out."""
@@ -118,7 +119,7 @@ def replace(
     *,
     ignore: Ignore = (),
     force: Force = False,
-    change: Change = Change(),
+    change: FollowedChange = FollowedChange(),
     where: Where = Where(),
 ) -> int:
     return join(address, replace=dead, ignore=ignore, force=force, change=change, where=where)
@@ -128,7 +129,7 @@ def replace(
 def decommission(
     node: str,
     /,
-    change: Change = Change(),
+    change: FollowedChange = FollowedChange(),
     where: Where = Where(),
 ) -> int:
     return ask_and_follow(where, change, Leave(node))
@@ -140,7 +141,7 @@ def move(
     /,
     *,
     tokens: Annotated[str, Parameter(name="--tokens")] = "",
-    change: Change = Change(),
+    change: FollowedChange = FollowedChange(),
     where: Where = Where(),
 ) -> int:
     command = MoveNode(node_id=node, tokens=tokens_of(tokens))
@@ -154,7 +155,7 @@ def rebuild(
     *,
     source_dc: Annotated[str, Parameter(name="--source-dc")] = "",
     force: Force = False,
-    change: Change = Change(),
+    change: FollowedChange = FollowedChange(),
     where: Where = Where(),
 ) -> int:
     command = Rebuild(node_id=node, source_dc=source_dc, force=force)
@@ -168,7 +169,7 @@ def remove(
     *,
     ignore: Ignore = (),
     force: Force = False,
-    change: Change = Change(),
+    change: FollowedChange = FollowedChange(),
     where: Where = Where(),
 ) -> int:
     """Several nodes go as one operation, in which none takes over from another. A node that is alive
@@ -189,7 +190,7 @@ def exclude(
     /,
     *,
     force: Force = False,
-    change: Change = Change(),
+    change: FollowedChange = FollowedChange(),
     where: Where = Where(),
 ) -> int:
     return ask_and_follow(where, change, Exclude(nodes, force=force))
@@ -200,7 +201,7 @@ def cancel(
     request: str,
     /,
     *,
-    change: Change = Change(),
+    change: FollowedChange = FollowedChange(),
     where: Where = Where(),
 ) -> int:
     """The beginning of the id suffices. The command follows the request to its end, and compares the
@@ -261,13 +262,13 @@ def submit_and_tell(where: Where, change: Change, command: AnyCommand, text: str
             await_agreement(client, change, outcome.epoch)
 
 
-def ask_and_follow(where: Where, change: Change, *commands: AnyCommand) -> int:
+def ask_and_follow(where: Where, change: FollowedChange, *commands: AnyCommand) -> int:
     """Submit topology requests as ``submit_and_follow``, with a client of their own."""
     with where.client() as client:
         return submit_and_follow(client, change, *commands)
 
 
-def submit_and_follow(client: Client, change: Change, *commands: AnyCommand) -> int:
+def submit_and_follow(client: Client, change: FollowedChange, *commands: AnyCommand) -> int:
     """Submit topology requests and follow them if requested.
 
     The id of each request is printed before anything else. A change that is only planned is shown
@@ -312,7 +313,7 @@ def _ask_node(client: Client, url: str) -> NodeView:
 def cleanup(
     *,
     node: Annotated[str, Parameter(name="--node")] = "",
-    change: Change = Change(),
+    change: FollowedChange = FollowedChange(),
     where: Where = Where(),
 ) -> int:
     """`stele cancel` ends the wait for a node that is down."""
@@ -325,7 +326,7 @@ def truncate(
     /,
     *,
     yes: Yes = False,
-    change: Change = Change(),
+    change: FollowedChange = FollowedChange(),
     where: Where = Where(),
 ) -> int:
     confirm(change, f"All data of {name} is deleted.", name, yes=yes)
@@ -333,7 +334,7 @@ def truncate(
 
 
 def quiesce(
-    change: Change = Change(),
+    change: FollowedChange = FollowedChange(),
     where: Where = Where(),
 ) -> int:
     """Wait until all earlier requests have ended, are fenced, and are cleaned up."""
@@ -341,7 +342,7 @@ def quiesce(
 
 
 def noop(
-    change: Change = Change(),
+    change: FollowedChange = FollowedChange(),
     where: Where = Where(),
 ) -> int:
     """Wait until the coordinator has read this request, and all older versions are fenced."""
