@@ -16,7 +16,7 @@ from stele.domain.commands import Envelope
 from stele.domain.model.requests import named
 from stele.domain.model.schema import CreateKeyspace
 from stele.log.brokers import Brokers
-from stele.placements.topic import read_placements
+from stele_harness.tables import read_placements
 from tests.deploy.expected_logs import unexpected
 from tests.deployment.compose import (
     CONTROL_PLANE,

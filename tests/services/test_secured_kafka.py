@@ -30,7 +30,7 @@ from stele.log.follower import LogFollower
 from stele.log.kafka import KafkaLog
 from stele.log.port import Record
 from stele.placements.fold import EventsHead
-from stele.placements.topic import PLACEMENTS, Marker, TopicWriter, read_placements
+from stele.placements.topic import PLACEMENTS, Marker, TopicWriter
 from stele.placements.watch import TopicWatch
 from stele.runtime import group
 from stele.runtime.kafka import TopicsUnavailable, ensure_topics, read_topics
@@ -38,6 +38,7 @@ from stele.runtime.live_flow import LiveFlow, reading_live
 from stele.runtime.request_ids import new_request_id
 from stele.runtime.settings import KafkaSettings, ServiceSettings, load_settings
 from stele_harness.stack.process import Program, spawn
+from stele_harness.tables import read_placements
 from tests.deployment.process import Service
 from tests.deployment.processes import KEYSPACE, Deployment, following
 from tests.docs.acls_page import acls_of, acls_of_kind, kinds

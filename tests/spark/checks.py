@@ -19,11 +19,12 @@ from stele.log.codec import Framing
 from stele.placements import summaries
 from stele.placements.fold import Key
 from stele.placements.schema_topic import SCHEMA_TOPIC
-from stele.placements.store import current_placements, placements_at, reached, read_table
+from stele.placements.store import placements_at
 from stele.placements.summaries import SUMMARIES, Row, rows_of
-from stele.placements.topic import PLAIN, Marker, TopicView, read_placements, read_rows
+from stele.placements.topic import PLAIN, Marker, TopicView, read_rows
 from stele.runtime.answers.schema import schema_answer
 from stele.words.cql import statements
+from stele_harness.tables import current_placements, reached, read_placements, read_table
 from tests.spark.histories import images
 from tests.spark.reported import sessions
 from tests.spark.test_chain import winners

@@ -12,9 +12,10 @@ from stele.log.brokers import Brokers
 from stele.placements.events_table import Events
 from stele.placements.forget import forget, main
 from stele.placements.reports_table import Reports
-from stele.placements.store import TableStore, read_table
+from stele.placements.store import TableStore
 from stele.placements.tables import SCHEMAS, TableLost
 from stele.runtime.kafka import ensure_topics
+from stele_harness.tables import read_table
 from tests.polling import wait_until
 from tests.spark.checks import assert_materialized
 from tests.spark.conftest import Append

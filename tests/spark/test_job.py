@@ -27,10 +27,11 @@ from prometheus_client import generate_latest
 from stele.domain.image import Image
 from stele.log.brokers import Brokers
 from stele.placements.queries import run
-from stele.placements.store import Row, TableStore, read_table
+from stele.placements.store import Row, TableStore
 from stele.placements.summaries import SUMMARIES, Summary
 from stele.runtime.kafka import ensure_topics
 from stele.runtime.metrics import REGISTRY
+from stele_harness.tables import read_table
 from tests.polling import wait_until
 from tests.spark.checks import assert_materialized, differences
 from tests.spark.conftest import Append

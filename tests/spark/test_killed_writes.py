@@ -16,9 +16,10 @@ from stele.placements.derive import Deriver
 from stele.placements.derived_tables import Placing
 from stele.placements.events import NewRows
 from stele.placements.events_table import Events
-from stele.placements.store import TableStore, read_table
+from stele.placements.store import TableStore
 from stele.placements.tables import PROGRESS, REPORTS, SCHEMAS
 from stele.placements.topic import Publishing
+from stele_harness.tables import read_table
 from tests.spark.checks import differences
 from tests.spark.filled import fill
 from tests.spark.histories import random_log

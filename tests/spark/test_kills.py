@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from stele.placements.store import read_table
+from stele_harness.tables import read_table
 from tests.polling import wait_until
 from tests.spark.checks import assert_materialized, differences
 from tests.spark.conftest import Append

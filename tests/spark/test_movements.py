@@ -21,8 +21,9 @@ from stele.placements.derived_tables import Derived
 from stele.placements.fold import FoldError
 from stele.placements.queries import run
 from stele.placements.reports_table import Movements, Reports
-from stele.placements.store import TableStore, read_table
+from stele.placements.store import TableStore
 from stele.placements.streams import opened
+from stele_harness.tables import read_table
 from tests.spark.histories import images, random_log
 from tests.spark.reported import AT_MS, decoded, held, moved, sessions, told
 

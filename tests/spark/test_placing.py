@@ -13,7 +13,8 @@ from stele.placements import derived_tables
 from stele.placements.derived_tables import REWRITE_S, Derived, ForTables, Placing, Reached
 from stele.placements.fold import ClusterFold
 from stele.placements.queries import run, view
-from stele.placements.store import Row, TableStore, current_placements, range_of_row, read_table
+from stele.placements.store import Row, TableStore, range_of_row
+from stele_harness.tables import current_placements, read_table
 from tests.spark.checks import image_hash
 from tests.spark.histories import random_log
 from tests.spark.test_chain import winners

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from stele.placements.progress import STILL_S, WRITE_S, ProgressTable, row_of
-from stele.placements.store import TableStore, read_table
+from stele.placements.store import TableStore
+from stele_harness.tables import read_table
 
 
 class Clock:

@@ -41,9 +41,9 @@ def test_reader_equals_spark_at_every_version_over_upkeep(
 ) -> None:
     from stele.placements.derived_tables import Derived
     from stele.placements.queries import view
-    from stele.placements.store import read_table
     from stele.placements.tables import EVENTS, open_table
     from stele.placements.upkeep import upkeep
+    from stele_harness.tables import read_table
 
     store = TableStore(folder)
     tables = Derived(store)
@@ -73,7 +73,8 @@ def test_reader_equals_spark_at_every_version_over_upkeep(
 
 
 def test_folder_without_a_table_is_an_error(folder: Path) -> None:
-    from stele.placements.store import TableMissing, read_table
+    from stele.placements.store import TableMissing
+    from stele_harness.tables import read_table
 
     with pytest.raises(TableMissing, match="no Delta table at"):
         read_table(folder, "events", "a")
@@ -81,7 +82,7 @@ def test_folder_without_a_table_is_an_error(folder: Path) -> None:
 
 def test_rows_of_a_written_epoch_are_not_written_again(folder: Path) -> None:
     from stele.placements.derived_tables import Derived
-    from stele.placements.store import current_placements, read_table
+    from stele_harness.tables import current_placements, read_table
 
     mine, other = Derived(TableStore(folder)), Derived(TableStore(folder))
     went = [PastRow("p", RangeReplicas(0, 1, (), ()), 1, to_epoch) for to_epoch in (2, 3, 4)]

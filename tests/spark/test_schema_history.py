@@ -12,9 +12,10 @@ from stele.domain.evolve import evolve
 from stele.domain.image import EMPTY_FOR_FOLLOWERS
 from stele.placements.derived_tables import Derived
 from stele.placements.schema_history import schema_changes
-from stele.placements.store import TableStore, read_table
+from stele.placements.store import TableStore
 from stele.placements.summaries import SUMMARIES, Row, rows_of
 from stele.placements.tables import SCHEMAS, open_table
+from stele_harness.tables import read_table
 from tests.spark.checks import differences
 from tests.spark.filled import fill
 from tests.spark.histories import images, random_log

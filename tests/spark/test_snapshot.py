@@ -17,15 +17,10 @@ from stele.domain.image import Image
 from stele.domain.ring.ranges import placement_hash
 from stele.log.brokers import Brokers
 from stele.log.flows import flow_topic
-from stele.placements.store import (
-    TableStore,
-    current_placements,
-    holds_epoch,
-    placements_at,
-    read_table,
-)
+from stele.placements.store import TableStore, holds_epoch, placements_at
 from stele.runtime.kafka import ensure_topics
 from stele_harness.stack.ports import free_port
+from stele_harness.tables import current_placements, read_table
 from tests.deployment.process import PLAIN_HTTP, Service
 from tests.polling import wait_until
 from tests.spark.checks import assert_topic, image_hash, settled

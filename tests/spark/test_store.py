@@ -22,14 +22,7 @@ from stele.log.chain import Anchor
 from stele.log.fold import Start
 from stele.placements.derived_tables import Derived
 from stele.placements.events_table import Events
-from stele.placements.store import (
-    TableStore,
-    current_placements,
-    in_clusters,
-    reached,
-    read_table,
-    sql_text,
-)
+from stele.placements.store import TableStore, in_clusters, sql_text
 from stele.placements.tables import (
     CONFIGURATION,
     CURRENT,
@@ -42,6 +35,7 @@ from stele.placements.tables import (
 )
 from stele.placements.upkeep import JOIN_ONLY, VACUUM_S, Upkeep, upkeep
 from stele_harness.stack.ports import free_port
+from stele_harness.tables import current_placements, reached, read_table
 from tests.polling import wait_until
 from tests.spark.histories import images, random_log
 from tests.spark.test_chain import arrow, rows_of

@@ -17,8 +17,9 @@ from stele.domain.image import EMPTY_FOR_FOLLOWERS, Image
 from stele.domain.names import BALANCER, RequestKind, RequestStatus
 from stele.placements import summaries
 from stele.placements.derived_tables import USER_METADATA, Derived
-from stele.placements.store import TableStore, read_table
+from stele.placements.store import TableStore
 from stele.placements.summaries import SUMMARIES, Ended, Row, ended_requests, rows_of
+from stele_harness.tables import read_table
 from tests.domain.history import join, three_nodes
 from tests.spark.checks import differences
 from tests.spark.histories import images, random_log

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-import msgspec
 import pyarrow.compute as pc
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
@@ -77,43 +76,6 @@ Row = dict[str, Any]
 """Values by column, as in the table's schema."""
 
 
-class Materialized(msgspec.Struct, frozen=True):
-    """How far a cluster's events are in the tables; ``state_id`` is 32 hex digits."""
-
-    epoch: int
-    state_id: str
-
-
-def read_table(address: Address, name: str, cluster: str, version: int | None = None) -> list[Row]:
-    """Return the rows of one cluster, unordered, at ``version`` or the newest.
-
-    Raises TableMissing.
-    """
-    return _read(TableStore(address).table(name, version), cluster)
-
-
-def reached(address: Address, cluster: str) -> Materialized | None:
-    """Return the newest epoch in table ``events``; None: no epoch.
-
-    Other tables follow within moments.
-    """
-    events = TableStore(address).table("events").to_pyarrow_dataset()
-    kinds = pc.field("row_kind").isin(["epoch", "snapshot"])
-    wanted = (pc.field("cluster") == cluster) & kinds
-    rows = events.to_table(["epoch", "state_id"], wanted).to_pylist()
-    if not rows:
-        return None
-    last = max(rows, key=lambda row: int(row["epoch"]))
-    return Materialized(last["epoch"], last["state_id"])
-
-
-def current_placements(
-    address: Address, cluster: str, version: int | None = None
-) -> dict[str, list[RangeReplicas]]:
-    """Return the rows of table ``placements`` by the placement's name, ascending."""
-    return _by_placement(read_table(address, "placements", cluster, version))
-
-
 def placements_at(address: Address, cluster: str, epoch: int) -> dict[str, list[RangeReplicas]]:
     """Return the placements at ``epoch``, which table ``placements`` must have reached.
 
@@ -125,8 +87,8 @@ def placements_at(address: Address, cluster: str, epoch: int) -> dict[str, list[
     head = table.transaction_version(head_of_cluster(cluster)) or 0
     came = pc.field("from_epoch") <= epoch
     went = (pc.field("to_epoch") > epoch) & (pc.field("to_epoch") <= head)
-    past = _read(store.table("placements_past"), cluster, came & went)
-    return _by_placement([*past, *_read(table, cluster, came)])
+    past = rows_of_cluster(store.table("placements_past"), cluster, came & went)
+    return by_placement([*past, *rows_of_cluster(table, cluster, came)])
 
 
 def holds_epoch(address: Address, cluster: str, epoch: int) -> bool:
@@ -170,14 +132,18 @@ def range_of_row(row: Mapping[str, Any]) -> RangeReplicas:
     return RangeReplicas(*bounds, reads, writes, *versions, other, *shards)
 
 
-def _by_placement(rows: Iterable[Row]) -> dict[str, list[RangeReplicas]]:
+def by_placement(rows: Iterable[Row]) -> dict[str, list[RangeReplicas]]:
+    """Return the ranges of rows of the tables, ascending, by the placement's name."""
     found: dict[str, list[RangeReplicas]] = {}
     for row in sorted(rows, key=lambda row: (row["placement"], row["range_start"])):
         found.setdefault(row["placement"], []).append(range_of_row(row))
     return found
 
 
-def _read(table: DeltaTable, cluster: str, wanted: pc.Expression | None = None) -> list[Row]:
+def rows_of_cluster(
+    table: DeltaTable, cluster: str, wanted: pc.Expression | None = None
+) -> list[Row]:
+    """Return the rows of one cluster, unordered; only ``wanted`` ones if that is given."""
     mine = pc.field("cluster") == cluster
     wanted = mine if wanted is None else mine & wanted
     found: list[Row] = table.to_pyarrow_dataset().to_table(filter=wanted).to_pylist()

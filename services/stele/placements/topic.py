@@ -121,13 +121,6 @@ def has_schema_id(text: str) -> bool:
     return any(header[len(MAGIC) :].hex() in text for header in headers)
 
 
-def read_placements(
-    brokers: Brokers, cluster: str, framing: Framing = PLAIN
-) -> TopicView[Key, PlacementRow]:
-    """Read the topic of placements. Raises as ``read_rows`` does."""
-    return read_rows(brokers, cluster, PLACEMENTS, framing)
-
-
 def read_rows(
     brokers: Brokers, cluster: str, form: Form[K, R, C], framing: Framing = PLAIN
 ) -> TopicView[K, R]:

@@ -11,11 +11,11 @@ from typing import Any
 from stele.cli.errors import CliError
 from stele.domain.ring.ranges import RangeReplicas
 from stele.log.brokers import Brokers
-from stele.placements.store import current_placements, placements_at
-from stele.placements.topic import read_placements
+from stele.placements.store import placements_at
 from stele.runtime.answers.history import StateAnswer
 from stele_harness.demo.scene import Scene
 from stele_harness.demo.site import Never
+from stele_harness.tables import current_placements, read_placements
 
 DEADLINE_S = 300.0
 """A batch of Spark's takes a second or two on an idle machine; the first ones much longer."""
