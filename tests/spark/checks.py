@@ -16,11 +16,10 @@ from stele.domain.model.requests import RequestChanged
 from stele.domain.ring.ranges import RangeReplicas, placement_hash
 from stele.log.brokers import Brokers
 from stele.log.codec import Framing
-from stele.placements import summaries
 from stele.placements.fold import Key
 from stele.placements.schema_topic import SCHEMA_TOPIC
 from stele.placements.store import placements_at
-from stele.placements.summaries import SUMMARIES, Row, rows_of
+from stele.placements.summaries import SPREAD, SUMMARIES, Row, rows_of
 from stele.placements.topic import PLAIN, Marker, TopicView, read_rows
 from stele.runtime.answers.schema import schema_answer
 from stele.words.cql import statements
@@ -68,10 +67,10 @@ def differences(delta: Path, cluster: str, log: Sequence[bytes]) -> list[str]:
         found += _differences(name, map(_without_epoch, rows), map(_without_epoch, replayed))
     held = read_table(delta, "balance", cluster)
     epochs = sorted({int(row["as_of_epoch"]) for row in held})
-    replayed = [row for epoch in epochs for row in summaries.rows(cluster, expected[epoch])]
+    replayed = [row for epoch in epochs for row in rows_of(SPREAD, cluster, expected[epoch])]
     found += _differences("balance", held, replayed)
     newest = (row for row in held if row["as_of_epoch"] == epochs[-1])
-    spread = summaries.rows(cluster, last)
+    spread = rows_of(SPREAD, cluster, last)
     found += _differences("balance", map(_without_epoch, newest), map(_without_epoch, spread))
     streams = [
         {"session": session, "to_node": node, "opened_epoch": image.epoch}

@@ -15,10 +15,9 @@ from stele.domain.commands import CreateKeyspace, Leave
 from stele.domain.evolve import Delta, evolve
 from stele.domain.image import EMPTY_FOR_FOLLOWERS, Image
 from stele.domain.names import BALANCER, RequestKind, RequestStatus
-from stele.placements import summaries
 from stele.placements.derived_tables import USER_METADATA, Derived
 from stele.placements.store import TableStore
-from stele.placements.summaries import SUMMARIES, Ended, Row, ended_requests, rows_of
+from stele.placements.summaries import SPREAD, SUMMARIES, Ended, Row, ended_requests, rows_of
 from stele_harness.tables import read_table
 from tests.domain.history import join, three_nodes
 from tests.spark.checks import differences
@@ -175,7 +174,7 @@ def test_balance_has_a_row_for_each_change_and_counts_empty_nodes(
     assert one["mean_share"] == pytest.approx(1 / 3)
     assert one["least_share"] <= one["mean_share"] <= one["most_share"]
     nobody = msgspec.structs.replace(history.image.ring, placements={})
-    assert [*summaries.rows("c", msgspec.structs.replace(history.image, ring=nobody))] == []
+    assert rows_of(SPREAD, "c", msgspec.structs.replace(history.image, ring=nobody)) == []
 
 
 def test_forgotten_requests_stay_in_the_table(tmp_path: Path) -> None:

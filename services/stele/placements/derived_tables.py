@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
@@ -20,11 +20,11 @@ from deltalake.exceptions import CommitFailedError
 
 from stele.domain.image import Image
 from stele.domain.ring.ranges import RangeReplicas
-from stele.placements import summaries
 from stele.placements.fold import CurrentRow, HeldRows, Key, PastRow
 from stele.placements.store import TableStore, head_of_cluster, in_clusters, range_of_row
 from stele.placements.summaries import (
     REQUESTS,
+    SPREAD,
     SUMMARIES,
     Ended,
     Row,
@@ -100,6 +100,8 @@ class TableHeads:
 
 USER_METADATA: Final = "userMetadata"
 """Delta's name for a commit's own metadata: here the epoch of each cluster after it, as JSON."""
+_DESCRIBED: Final = {**SUMMARIES, BALANCE: SPREAD}
+"""The tables that are made from images alone."""
 UNKNOWN_END: Final = "unknown"
 """``request_status`` of a request whose end is in no epoch that the tables have."""
 
@@ -158,54 +160,52 @@ class Derived:
 
         The check is necessary because a snapshot includes streams that were opened before it.
         """
-        for table, heads in self._attempts(STREAMS):
-            behind = {c: epochs[c] for c in rows if epochs[c] > heads.of(c)}
-            new = [{"cluster": c, **row} for c in behind for row in rows[c]]
+
+        def lacking(table: DeltaTable, held: Mapping[str, int]) -> pa.Table:
+            new = [{"cluster": c, **row} for c in held for row in rows[c]]
             sessions = pa.array(sorted({row["session"] for row in new}), pa.string())
-            data = table.to_pyarrow_dataset()
             names = ["cluster", "session", "to_node"]
-            held = data.to_table(names, pc.field("session").isin(sessions)).to_pylist()
-            known = {tuple(row.values()) for row in held}
-            new = [
-                row for row in new if (row["cluster"], row["session"], row["to_node"]) not in known
-            ]
-            added = pa.Table.from_pylist(new, schema=SCHEMAS[STREAMS])
-            if not behind or self._commit(STREAMS, table, heads, added, behind, "append"):
-                return
+            data = table.to_pyarrow_dataset()
+            found = data.to_table(names, pc.field("session").isin(sessions)).to_pylist()
+            known = {tuple(row.values()) for row in found}
+            new = [row for row in new if tuple(row[name] for name in names) not in known]
+            return pa.Table.from_pylist(new, schema=SCHEMAS[STREAMS])
+
+        self._write(STREAMS, {c: epochs[c] for c in rows}, lacking)
 
     def write_schema_history(
         self, rows: Mapping[str, Iterable[Row]], epochs: Mapping[str, int]
     ) -> None:
         """Append the changes of schema objects, of epochs above the table's own."""
-        for table, heads in self._attempts(SCHEMA_HISTORY):
-            behind = {c: epochs[c] for c in rows if epochs[c] > heads.of(c)}
+
+        def newer(_: DeltaTable, held: Mapping[str, int]) -> pa.Table:
             new = [
                 {"cluster": c, **row}
-                for c in behind
+                for c, epoch in held.items()
                 for row in rows[c]
-                if row["changed_epoch"] > heads.of(c)
+                if row["changed_epoch"] > epoch
             ]
-            added = pa.Table.from_pylist(new, schema=SCHEMAS[SCHEMA_HISTORY])
-            if not behind or self._commit(SCHEMA_HISTORY, table, heads, added, behind, "append"):
-                return
+            return pa.Table.from_pylist(new, schema=SCHEMAS[SCHEMA_HISTORY])
+
+        self._write(SCHEMA_HISTORY, {c: epochs[c] for c in rows}, newer)
 
     def write_past(self, rows: Mapping[str, Iterable[PastRow]], epochs: Mapping[str, int]) -> None:
         """Append the rows that ended, of epochs above the table's own."""
-        for table, heads in self._attempts(PAST):
-            behind = {c: epochs[c] for c in rows if epochs[c] > heads.of(c)}
-            new = {c: [row for row in rows[c] if row.to_epoch > heads.of(c)] for c in behind}
-            if not behind or self._commit(PAST, table, heads, _past(new), behind, "append"):
-                return
+
+        def newer(_: DeltaTable, held: Mapping[str, int]) -> pa.Table:
+            return _past({c: [row for row in rows[c] if row.to_epoch > held[c]] for c in held})
+
+        self._write(PAST, {c: epochs[c] for c in rows}, newer)
 
     def write_current(
         self, rows: Mapping[str, Mapping[str, HeldRows]], epochs: Mapping[str, int]
     ) -> None:
         """Replace the rows of clusters whose rows in the table are older."""
-        for table, heads in self._attempts(CURRENT):
-            new = {name: rows[name] for name in rows if epochs[name] > heads.of(name)}
-            behind = {cluster: epochs[cluster] for cluster in new}
-            if not new or self._commit(CURRENT, table, heads, _current(new), behind, "overwrite"):
-                return
+
+        def newer(_: DeltaTable, held: Mapping[str, int]) -> pa.Table:
+            return _current({c: rows[c] for c in held})
+
+        self._write(CURRENT, {c: epochs[c] for c in rows}, newer, "overwrite")
 
     def write_changes(
         self,
@@ -213,11 +213,11 @@ class Derived:
         epochs: Mapping[str, int],
     ) -> None:
         """Append the changed rows where the table is older. None marks a deleted row."""
-        for table, heads in self._attempts(CHANGES):
-            behind = {c: epochs[c] for c in changes if epochs[c] > heads.of(c)}
-            new = _changes({cluster: changes[cluster] for cluster in behind}, epochs)
-            if not behind or self._commit(CHANGES, table, heads, new, behind, "append"):
-                return
+
+        def newer(_: DeltaTable, held: Mapping[str, int]) -> pa.Table:
+            return _changes({c: changes[c] for c in held}, epochs)
+
+        self._write(CHANGES, {c: epochs[c] for c in changes}, newer)
 
     def changed(self, clusters: Iterable[str]) -> set[str]:
         """Return the clusters that have, or had, rows in the table of changes."""
@@ -244,7 +244,7 @@ class Derived:
         """Bring the table ``requests`` alone to this image, as ``write_summaries`` does."""
         rows = [*rows_of(SUMMARIES[REQUESTS], cluster, image), *rows_of_ended(cluster, ended)]
         made = pa.Table.from_pylist(rows, schema=SCHEMAS[REQUESTS])
-        self._write_summary(REQUESTS, made, {cluster: image})
+        self._write_summary(REQUESTS, SUMMARIES[REQUESTS], made, {cluster: image})
 
     def write_summaries(
         self,
@@ -266,10 +266,7 @@ class Derived:
             images = {c: image for c, image in images.items() if c not in failed}
             made = self._made(images, ended)
         for name, (new, new_images) in made.items():
-            if name == BALANCE:
-                self._write_balance(new, new_images)
-            else:
-                self._write_summary(name, new, new_images)
+            self._write_summary(name, _DESCRIBED[name], new, new_images)
         self._summarized |= images
         return failed
 
@@ -289,72 +286,60 @@ class Derived:
     ) -> dict[str, tuple[pa.Table, dict[str, Image]]]:
         """Return by table the rows that may have changed, and the images that they follow from."""
         made: dict[str, tuple[pa.Table, dict[str, Image]]] = {}
-        for name, summary in SUMMARIES.items():
+        for name, summary in _DESCRIBED.items():
             new = {c: i for c, i in images.items() if changed(summary, self._summarized.get(c), i)}
             rows = [
                 row for cluster in sorted(new) for row in rows_of(summary, cluster, new[cluster])
             ]
             if name == REQUESTS:
                 rows += [row for c in sorted(new) for row in rows_of_ended(c, ended.get(c, ()))]
-            made[name] = pa.Table.from_pylist(rows, schema=summary.schema), new
-        spread = {c: i for c, i in images.items() if self._is_spread_anew(c, i)}
-        rows = [
-            row for cluster in sorted(spread) for row in summaries.rows(cluster, spread[cluster])
-        ]
-        made[BALANCE] = pa.Table.from_pylist(rows, schema=SCHEMAS[BALANCE]), spread
-        return {name: (table, new) for name, (table, new) in made.items() if new}
+            if new:
+                made[name] = pa.Table.from_pylist(rows, schema=summary.schema), new
+        return made
 
-    def _is_spread_anew(self, cluster: str, image: Image) -> bool:
-        before = self._summarized.get(cluster)
-        return before is None or any(
-            getattr(before, domain) is not getattr(image, domain)
-            for domain in ("ring", "membership")
-        )
+    def _write_summary(
+        self, name: str, summary: Summary, new: pa.Table, images: Mapping[str, Image]
+    ) -> None:
+        def newer(table: DeltaTable, held: Mapping[str, int]) -> pa.Table:
+            rows = new.filter(pc.field("cluster").isin(sorted(held)))
+            if not summary.key:
+                return rows
+            rows = rows.filter(_open_since(min(held.values())))
+            return pa.concat_tables([rows, _kept(table, summary, rows, held)])
 
-    def _write_balance(self, new: pa.Table, images: Mapping[str, Image]) -> None:
-        """Append the evenness of the clusters, at epochs above the table's own."""
-        for table, heads in self._attempts(BALANCE):
-            behind = {c: i.epoch for c, i in images.items() if i.epoch > heads.of(c)}
-            if not behind or self._commit(
-                BALANCE, table, heads, _of_clusters(new, behind), behind, "append"
-            ):
-                return
-
-    def _write_summary(self, name: str, new: pa.Table, images: Mapping[str, Image]) -> None:
-        for table, heads in self._attempts(name):
-            behind = {c: i.epoch for c, i in images.items() if i.epoch > heads.of(c)}
-            if not behind:
-                return
-            rows, since = _of_clusters(new, behind), None
-            if SUMMARIES[name].key:
-                since = min(heads.of(cluster) for cluster in behind)
-                rows = rows.filter(_open_since(since))
-                rows = pa.concat_tables([rows, _kept(table, SUMMARIES[name], rows, behind, since)])
-            if self._commit(name, table, heads, rows, behind, "overwrite", since):
-                return
-
-    def _attempts(self, name: str) -> Iterator[tuple[DeltaTable, Heads]]:
-        return (self._open(name) for _ in attempts(self.store, name))
+        mode = "append" if summary.is_appended else "overwrite"
+        epochs = {cluster: image.epoch for cluster, image in images.items()}
+        self._write(name, epochs, newer, mode, keeps_finished=bool(summary.key))
 
     def _open(self, name: str) -> tuple[DeltaTable, Heads]:
         table = existing_table(self.store, name)
         return table, self._heads.read(name, table)
 
-    def _commit(
+    def _write(
         self,
         name: str,
-        table: DeltaTable,
-        heads: Heads,
-        rows: pa.Table,
         epochs: Mapping[str, int],
-        mode: str,
-        since: int | None = None,
-    ) -> bool:
-        """Commit as the function ``commit`` does, and remember the heads."""
-        is_made = commit(table, rows, epochs, mode, since)
-        if is_made:
-            self._heads.committed(name, heads, epochs)
-        return is_made
+        rows_of_table: Callable[[DeltaTable, Mapping[str, int]], pa.Table],
+        mode: str = "append",
+        *,
+        keeps_finished: bool = False,
+    ) -> None:
+        """Commit rows of the clusters that the table has at an older epoch than ``epochs``.
+
+        ``rows_of_table`` returns them, from the table and its epochs of these clusters. With
+        ``keeps_finished``, rows that had finished by the table's epoch are not replaced. If another
+        process commits first, all is done again on its table. Raises Conflict, TableLost, and the
+        errors of the store.
+        """
+        for _ in attempts(self.store, name):
+            table, heads = self._open(name)
+            held = {c: heads.of(c) for c, epoch in epochs.items() if epoch > heads.of(c)}
+            if not held:
+                return
+            rows, behind = rows_of_table(table, held), {c: epochs[c] for c in held}
+            if commit(table, rows, behind, mode, min(held.values()) if keeps_finished else None):
+                self._heads.committed(name, heads, behind)
+                return
 
 
 def commit(
@@ -393,10 +378,6 @@ def commit(
     return True
 
 
-def _of_clusters(rows: pa.Table, clusters: Iterable[str]) -> pa.Table:
-    return rows.filter(pc.field("cluster").isin(sorted(clusters)))
-
-
 def _open_since(epoch: int) -> pc.Expression:
     """Return a filter for the rows that may differ from a table's rows of this epoch.
 
@@ -406,15 +387,15 @@ def _open_since(epoch: int) -> pc.Expression:
     return (pc.field("finished_epoch") == 0) | (pc.field("finished_epoch") > epoch)
 
 
-def _kept(
-    table: DeltaTable, summary: Summary, rows: pa.Table, clusters: Iterable[str], since: int
-) -> pa.Table:
+def _kept(table: DeltaTable, summary: Summary, rows: pa.Table, held: Mapping[str, int]) -> pa.Table:
     """Return the rows that a write would delete although the images only lack them.
+
+    ``held`` are the table's epochs of the clusters to write.
 
     An unfinished row among them ended in epochs that the topic lost: its end stays unknown.
     """
     known = {*zip(*(rows[name].to_pylist() for name in ("cluster", summary.key)), strict=True)}
-    mine = pc.field("cluster").isin(sorted(clusters)) & _open_since(since)
+    mine = pc.field("cluster").isin(sorted(held)) & _open_since(min(held.values()))
     old = table.to_pyarrow_dataset().to_table(filter=mine).to_pylist()
     left = [row for row in old if (row["cluster"], row[summary.key]) not in known]
     for row in left:

@@ -19,6 +19,7 @@ from stele.domain.snapshot import facts_to_image, image_to_facts
 from stele.log.chain import Anchor
 from stele.log.errors import LogError, MissedRecordsError, NoBeginningError, RecoveredError
 from stele.log.fold import Start
+from stele.placements.columns import NUMBER, TEXT, TIME, columns
 from stele.placements.fold import FRESH, EventsHead, RecordJudge, Stray
 
 MOST_MS: Final = 253_402_300_799_999
@@ -51,29 +52,18 @@ STRAY: Final = "stray"
 SNAPSHOT: Final = "snapshot"
 SNAPSHOT_FACT: Final = "snapshot_fact"
 
-_TEXT: Final = pa.string()
 SCHEMA: Final = pa.schema(
-    [
-        ("cluster", _TEXT),
-        ("row_kind", _TEXT),
-        ("epoch", pa.int64()),
-        ("log_offset", pa.int64()),
-        ("log_id", _TEXT),
-        ("state_id", _TEXT),
-        ("prev_state_id", _TEXT),
-        ("request_id", _TEXT),
-        ("command", _TEXT),
-        ("actor", _TEXT),
-        ("reason", _TEXT),
-        ("origin", _TEXT),
-        ("decided_at", pa.timestamp("us", tz="UTC")),
-        ("fact_number", pa.int64()),
-        ("fact_kind", _TEXT),
-        ("fact_json", _TEXT),
-        ("anchor_offset", pa.int64()),
-        ("anchor_digest", _TEXT),
-        ("strays", pa.int64()),
-    ]
+    columns(
+        (TEXT, "cluster row_kind"),
+        (NUMBER, "epoch log_offset"),
+        (TEXT, "log_id state_id prev_state_id request_id command actor reason origin"),
+        (TIME, "decided_at"),
+        (NUMBER, "fact_number"),
+        (TEXT, "fact_kind fact_json"),
+        (NUMBER, "anchor_offset"),
+        (TEXT, "anchor_digest"),
+        (NUMBER, "strays"),
+    )
 )
 """One table for nine kinds of rows; ids and digests are hex:
 
@@ -91,7 +81,7 @@ SCHEMA: Final = pa.schema(
   ``fact_number`` is the number of its facts. Each fact is a row ``snapshot_fact``.
 """
 SPARK_SCHEMA: Final = ", ".join(
-    f"{field.name} {'timestamp' if field.name == 'decided_at' else 'string' if field.type == _TEXT else 'long'}"
+    f"{field.name} {'timestamp' if field.name == 'decided_at' else 'string' if field.type == TEXT else 'long'}"
     for field in SCHEMA
 )
 

@@ -15,6 +15,7 @@ import pyarrow as pa
 from stele.domain.messages import Report, StreamedFrom
 from stele.domain.names import OrderKind, ReportStatus
 from stele.log.codec import DecodeError, decode_report
+from stele.placements.columns import NUMBER, TEXT, TIME, columns
 from stele.placements.events import MOST_MS, ms_of, time_of
 
 STREAM: Final = "stream"
@@ -24,34 +25,24 @@ MAX_TEXT: Final = 500
 MAX_SOURCES: Final = 10_000
 _MOST: Final = 2**63 - 1
 
-_TEXT, _NUMBER, _TIME = pa.string(), pa.int64(), pa.timestamp("us", tz="UTC")
-DECODED: Final = pa.schema([("cluster", _TEXT), ("log_offset", _NUMBER), ("report_json", _TEXT)])
+DECODED: Final = pa.schema({"cluster": TEXT, "log_offset": NUMBER, "report_json": TEXT})
 """Output of the workers: each record's offset and its report.
 
 The report is empty for one that is not of a stream, and null for an unreadable record.
 """
 SPARK_SCHEMA: Final = "cluster string, log_offset long, report_json string"
 SCHEMA: Final = pa.schema(
-    [
-        ("cluster", _TEXT),
-        ("row_kind", _TEXT),
-        ("commit_number", _NUMBER),
-        ("log_offset", _NUMBER),
-        ("topic_id", _TEXT),
-        ("unreadable", _NUMBER),
-        ("session", _TEXT),
-        ("node_id", _TEXT),
-        ("order_request_id", _TEXT),
-        ("report_status", _TEXT),
-        ("bytes_moved", _NUMBER),
-        ("rows_moved", _NUMBER),
-        ("bytes_compared", _NUMBER),
-        ("attempts", _NUMBER),
-        ("error_text", _TEXT),
-        ("began_at", _TIME),
-        ("reported_at", _TIME),
-        ("counted_json", _TEXT),
-    ]
+    columns(
+        (TEXT, "cluster row_kind"),
+        (NUMBER, "commit_number log_offset"),
+        (TEXT, "topic_id"),
+        (NUMBER, "unreadable"),
+        (TEXT, "session node_id order_request_id report_status"),
+        (NUMBER, "bytes_moved rows_moved bytes_compared attempts"),
+        (TEXT, "error_text"),
+        (TIME, "began_at reported_at"),
+        (TEXT, "counted_json"),
+    )
 )
 """``row_kind`` is ``stream`` or ``head``.
 
@@ -118,7 +109,7 @@ def decode(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Decode records; the function for ``mapInArrow`` over (cluster, offset, value)."""
     for batch in batches:
         texts = [_text_of(value or b"") for value in batch.column("value").to_pylist()]
-        columns = [batch.column("cluster"), batch.column("offset"), pa.array(texts, _TEXT)]
+        columns = [batch.column("cluster"), batch.column("offset"), pa.array(texts, TEXT)]
         yield pa.RecordBatch.from_arrays(columns, schema=DECODED)
 
 

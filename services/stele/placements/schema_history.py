@@ -13,26 +13,19 @@ from stele.domain.image import Image
 from stele.domain.model import schema as m
 from stele.domain.model.requests import Request
 from stele.domain.model.schema import SchemaImage
+from stele.placements.columns import NUMBER, TEXT, TIME, columns
 from stele.placements.events import time_of
 from stele.placements.fold import FoldError
 from stele.words.cql import statement_of
 
-_TEXT: Final = pa.string()
 SCHEMA: Final = pa.schema(
-    [
-        ("cluster", _TEXT),
-        ("changed_epoch", pa.int64()),
-        ("decided_at", pa.timestamp("us", tz="UTC")),
-        ("object_kind", _TEXT),
-        ("object_id", _TEXT),
-        ("object_name", _TEXT),
-        ("change_kind", _TEXT),
-        ("cql_text", _TEXT),
-        ("actor", _TEXT),
-        ("reason", _TEXT),
-        ("command", _TEXT),
-        ("request_id", _TEXT),
-    ]
+    columns(
+        (TEXT, "cluster"),
+        (NUMBER, "changed_epoch"),
+        (TIME, "decided_at"),
+        (TEXT, "object_kind object_id object_name change_kind cql_text"),
+        (TEXT, "actor reason command request_id"),
+    )
 )
 """``change_kind`` is created, changed or dropped. ``cql_text`` creates the object as it is after the
 change; it is null for a dropped one.

@@ -13,30 +13,20 @@ from stele.domain.image import Image
 from stele.domain.model.transitions import Transition
 from stele.domain.names import OrderKind
 from stele.domain.topology.operations.table import OPERATIONS
+from stele.placements.columns import NUMBER, TEXT, TEXTS, columns
 from stele.placements.fold import FoldError
 
-_TEXT, _NUMBER = pa.string(), pa.int64()
-_TEXTS: Final = pa.list_(_TEXT)
-WHY: Final = {
-    "transition_id": _TEXT,
-    "transition_kind": _TEXT,
-    "transition_state": _TEXT,
-    "request_ids": _TEXTS,
-    "actor": _TEXT,
-    "reason": _TEXT,
-    "keyspace_id": _TEXT,
-    "table_id": _TEXT,
-    "placements": _TEXTS,
-    "range_count": _NUMBER,
-    "range_start": _NUMBER,
-    "range_end": _NUMBER,
-    "possible_sources": _TEXTS,
-    "opened_epoch": _NUMBER,
-}
-"""Columns that the log contains for a stream."""
-SCHEMA: Final = pa.schema(
-    [("cluster", _TEXT), ("session", _TEXT), ("to_node", _TEXT), *WHY.items()]
+WHY: Final = columns(
+    (TEXT, "transition_id transition_kind transition_state"),
+    (TEXTS, "request_ids"),
+    (TEXT, "actor reason keyspace_id table_id"),
+    (TEXTS, "placements"),
+    (NUMBER, "range_count range_start range_end"),
+    (TEXTS, "possible_sources"),
+    (NUMBER, "opened_epoch"),
 )
+"""Columns that the log contains for a stream."""
+SCHEMA: Final = pa.schema({**columns((TEXT, "cluster session to_node")), **WHY})
 """``range_start`` and ``range_end`` are set for a stream of one range, such as a tablet's; else
 null.
 

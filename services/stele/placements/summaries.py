@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 import pyarrow as pa
+from msgspec.structs import asdict
 
 from stele.domain.evolve import Delta
 from stele.domain.image import Image
@@ -21,31 +22,39 @@ from stele.domain.model.schema_objects import ColumnKind
 from stele.domain.names import NodeState
 from stele.domain.ring.placement import Placement
 from stele.domain.ring.ranges import MIN_TOKEN
+from stele.placements.columns import FLOAT, NUMBER, TEXT, TEXTS, TIME, TRUTH, columns
 from stele.placements.events import time_of
 
 Row = dict[str, Any]
 
 REQUESTS: Final = "requests"
 _RING: Final = 2**64
-_TEXT, _NUMBER, _TRUTH = pa.string(), pa.int64(), pa.bool_()
-_TIME: Final = pa.timestamp("us", tz="UTC")
 
 
 class Summary(NamedTuple):
-    """``domains`` are the parts of the image from which the rows follow; empty: all of it.
+    """A table. ``rows`` returns mappings that have at least the columns.
+
+    ``domains`` are the parts of the image from which the rows follow; empty: all of it.
 
     With a ``key``, rows that an image no longer contains remain, identified by this column. They
     have the column ``finished_epoch``, 0 while a row may still change. Without a key they go.
+    If the table ``is_appended``, the rows of all epochs remain.
     """
 
     columns: Mapping[str, pa.DataType]
     rows: Callable[[Image], Iterable[Row]]
     domains: tuple[str, ...] = ()
     key: str = ""
+    is_appended: bool = False
 
     @property
     def schema(self) -> pa.Schema:
-        return pa.schema([("cluster", _TEXT), ("as_of_epoch", _NUMBER), *self.columns.items()])
+        return pa.schema({"cluster": TEXT, "as_of_epoch": NUMBER, **self.columns})
+
+    def row(self, cluster: str, epoch: int, values: Row) -> Row:
+        """Return the columns of a row."""
+        own = {name: values[name] for name in self.columns}
+        return {"cluster": cluster, "as_of_epoch": epoch, **own}
 
 
 def changed(summary: Summary, before: Image | None, image: Image) -> bool:
@@ -59,8 +68,7 @@ def changed(summary: Summary, before: Image | None, image: Image) -> bool:
 
 
 def rows_of(summary: Summary, cluster: str, image: Image) -> list[Row]:
-    shared = {"cluster": cluster, "as_of_epoch": image.epoch}
-    return [{**shared, **row} for row in summary.rows(image)]
+    return [summary.row(cluster, image.epoch, row) for row in summary.rows(image)]
 
 
 class Ended(NamedTuple):
@@ -88,104 +96,78 @@ def ended_requests(delta: Delta) -> list[Ended]:
 
 def rows_of_ended(cluster: str, ended: Iterable[Ended]) -> list[Row]:
     """Return the rows of table ``requests`` for requests that left the image."""
-    return [
-        {"cluster": cluster, "as_of_epoch": each.epoch, **_request(each.request)} for each in ended
-    ]
+    return [SUMMARIES[REQUESTS].row(cluster, each.epoch, _request(each.request)) for each in ended]
 
 
 def _clusters(image: Image) -> Iterator[Row]:
+    topology = image.topology
     yield {
         "cluster_id": image.cluster_id,
         "log_id": image.log_id.hex(),
         "state_id": image.state_id.hex(),
         "features": sorted(image.features.enabled),
-        "topology_version": image.topology.version,
-        "fence_version": image.topology.fence_version,
-        "version_since_epoch": image.topology.since_epoch,
-        "coordinator": image.topology.coordinator.holder,
-        "coordinator_term": image.topology.coordinator.term,
+        "topology_version": topology.version,
+        "fence_version": topology.fence_version,
+        "version_since_epoch": topology.since_epoch,
+        "coordinator": topology.coordinator.holder,
+        "coordinator_term": topology.coordinator.term,
     }
 
 
 def _nodes(image: Image) -> Iterator[Row]:
     for node in image.membership.nodes.values():
-        yield {
-            "node_id": node.node_id,
-            "address": node.address,
-            "dc": node.dc,
-            "rack": node.rack,
-            "node_state": str(node.state),
-            "num_tokens": node.num_tokens,
-            "shards": node.shards,
-            "release_version": node.release_version,
-            "host_id": node.host_id,
-            "request_id": node.request_id,
-            "excluded_since": node.excluded_since,
-            "cleanup_since": node.cleanup_since,
-        }
+        yield {**asdict(node), "node_state": str(node.state)}
 
 
 def _keyspaces(image: Image) -> Iterator[Row]:
     for keyspace in image.schema.by_id.values():
         yield {
-            "keyspace_id": keyspace.keyspace_id,
+            **asdict(keyspace),
             "keyspace_name": keyspace.name,
             "replication": msgspec.json.encode(keyspace.replication, order="sorted").decode(),
-            "placement": keyspace.placement,
             "has_tablets": keyspace.tablets,
-            "placed_version": keyspace.placed_version,
-            "dropped_version": keyspace.dropped_version,
-            "truncated_version": keyspace.truncated_version,
         }
 
 
 def _tables(image: Image) -> Iterator[Row]:
-    keyspaces = image.schema.by_id
     for table in image.schema.tables.values():
-        keyspace = keyspaces.get(table.keyspace_id)
+        keyspace = image.schema.by_id.get(table.keyspace_id)
         placement = image.ring.placements.get(table.placement)
         own = image.schema.schemas.get(table.table_id)
         yield {
-            "table_id": table.table_id,
+            **asdict(table),
             "table_name": table.name,
-            "keyspace_id": table.keyspace_id,
             "keyspace_name": "" if keyspace is None else keyspace.name,
-            "placement": table.placement,
-            "tablet_count": 0 if placement is None else _count(placement),
-            "dropped_version": table.dropped_version,
-            "truncated_version": table.truncated_version,
+            "tablet_count": 0 if placement is None else len(placement),
             "table_kind": "opaque" if own is None else "table" if own.view is None else "view",
             "columns_epoch": 0 if own is None else own.version,
         }
 
 
-def _columns(image: Image) -> Iterator[Row]:
+def _table_columns(image: Image) -> Iterator[Row]:
     schema = image.schema
     for table_schema in schema.schemas.values():
         table = schema.tables[table_schema.table_id]
-        keyspace = schema.by_id[table.keyspace_id]
         for position, column in enumerate(table_schema.columns):
+            is_clustering = column.kind is ColumnKind.CLUSTERING
             yield {
                 "table_id": table.table_id,
-                "keyspace_name": keyspace.name,
+                "keyspace_name": schema.by_id[table.keyspace_id].name,
                 "table_name": table.name,
                 "column_position": position,
                 "column_id": column.column_id,
                 "column_name": column.name,
                 "column_type": column.type,
                 "column_kind": str(column.kind),
-                "clustering_order": str(column.order)
-                if column.kind is ColumnKind.CLUSTERING
-                else None,
+                "clustering_order": str(column.order) if is_clustering else None,
             }
 
 
 def _types(image: Image) -> Iterator[Row]:
-    schema = image.schema
-    for user_type in schema.types.values():
+    for user_type in image.schema.types.values():
         yield {
             "type_id": user_type.type_id,
-            "keyspace_name": schema.by_id[user_type.keyspace_id].name,
+            "keyspace_name": image.schema.by_id[user_type.keyspace_id].name,
             "type_name": user_type.name,
             "field_names": [field.name for field in user_type.fields],
             "field_types": [field.type for field in user_type.fields],
@@ -198,40 +180,29 @@ def _requests(image: Image) -> Iterator[Row]:
 
 
 def _request(request: Request) -> Row:
+    began_ms = request.started_at_ms or request.submitted_at_ms
     return {
-        "request_id": request.request_id,
+        **asdict(request),
         "request_kind": str(request.kind),
         "request_status": str(request.status),
-        "node_id": request.node_id,
-        "keyspace_id": request.keyspace_id,
-        "table_id": request.table_id,
-        "actor": request.actor,
-        "reason": request.reason,
         "error_text": request.error,
         "was_cancelled": request.cancelled,
-        "submitted_epoch": request.submitted_epoch,
-        "started_epoch": request.started_epoch,
-        "finished_epoch": request.finished_epoch,
         "submitted_at": _time(request.submitted_at_ms),
         "started_at": _time(request.started_at_ms),
         "finished_at": _time(request.finished_at_ms),
         "waited_s": _seconds(request.submitted_at_ms, request.started_at_ms),
-        "ran_s": _seconds(_began_ms(request), request.finished_at_ms),
+        "ran_s": _seconds(began_ms, request.finished_at_ms),
     }
 
 
 def _transitions(image: Image) -> Iterator[Row]:
     for transition in image.topology.transitions.values():
         yield {
-            "transition_id": transition.transition_id,
+            **asdict(transition),
             "transition_kind": str(transition.kind),
             "transition_state": str(transition.state),
             "request_ids": list(transition.request_ids()),
             "node_ids": list(transition.nodes()),
-            "keyspace_id": transition.keyspace_id,
-            "table_id": transition.table_id,
-            "entered_version": transition.entered_version,
-            "entered_epoch": transition.entered_epoch,
             "goes_back_why": transition.mark,
         }
 
@@ -248,6 +219,32 @@ def _ownership(image: Image) -> Iterator[Row]:
             }
 
 
+def _spread(image: Image) -> Iterator[Row]:
+    """Yield the evenness of each placement. A placement without ranges has no rows.
+
+    Normal nodes without ranges count as zero.
+    """
+    normal = [n.node_id for n in image.membership.nodes.values() if n.state is NodeState.NORMAL]
+    for name, placement in image.ring.placements.items():
+        found = shares(placement)
+        for role in ("read", "write"):
+            having = {node for node, its_role in found if its_role == role}
+            nodes = sorted(having | set(normal))
+            if not having:
+                continue
+            ranges, parts = zip(*(found.get((node, role), (0, 0.0)) for node in nodes), strict=True)
+            yield {
+                "placement": name,
+                "replica_role": role,
+                "node_count": len(nodes),
+                "fewest_ranges": min(ranges),
+                "most_ranges": max(ranges),
+                "least_share": min(parts),
+                "most_share": max(parts),
+                "mean_share": sum(parts) / len(nodes),
+            }
+
+
 def shares(placement: Placement) -> dict[tuple[str, str], tuple[int, float]]:
     """Return the number of ranges and their part of the ring, by node and ``read`` or ``write``."""
     counts, tokens = defaultdict[tuple[str, str], int](int), defaultdict[tuple[str, str], int](int)
@@ -260,20 +257,12 @@ def shares(placement: Placement) -> dict[tuple[str, str], tuple[int, float]]:
     return {key: (counts[key], tokens[key] / _RING) for key in counts}
 
 
-def _count(placement: Placement) -> int:
-    return sum(len(chunk.keys) for chunk in placement.table.chunks)
-
-
 def _width(start: int, end: int) -> int:
     """Return the number of tokens in (start, end].
 
     ``MIN_TOKEN`` as an end is the end of the ring.
     """
     return (-MIN_TOKEN if end == MIN_TOKEN else end) - start
-
-
-def _began_ms(request: Request) -> int:
-    return request.started_at_ms or request.submitted_at_ms
 
 
 def _time(at_ms: int) -> datetime | None:
@@ -287,193 +276,109 @@ def _seconds(from_ms: int, to_ms: int) -> float | None:
 
 SUMMARIES: Final[dict[str, Summary]] = {
     "clusters": Summary(
-        {
-            "cluster_id": _TEXT,
-            "log_id": _TEXT,
-            "state_id": _TEXT,
-            "features": pa.list_(_TEXT),
-            "topology_version": _NUMBER,
-            "fence_version": _NUMBER,
-            "version_since_epoch": _NUMBER,
-            "coordinator": _TEXT,
-            "coordinator_term": _NUMBER,
-        },
+        columns(
+            (TEXT, "cluster_id log_id state_id"),
+            (TEXTS, "features"),
+            (NUMBER, "topology_version fence_version version_since_epoch"),
+            (TEXT, "coordinator"),
+            (NUMBER, "coordinator_term"),
+        ),
         _clusters,
     ),
     "nodes": Summary(
-        {
-            "node_id": _TEXT,
-            "address": _TEXT,
-            "dc": _TEXT,
-            "rack": _TEXT,
-            "node_state": _TEXT,
-            "num_tokens": _NUMBER,
-            "shards": _NUMBER,
-            "release_version": _TEXT,
-            "host_id": _TEXT,
-            "request_id": _TEXT,
-            "excluded_since": _NUMBER,
-            "cleanup_since": _NUMBER,
-        },
+        columns(
+            (TEXT, "node_id address dc rack node_state"),
+            (NUMBER, "num_tokens shards"),
+            (TEXT, "release_version host_id request_id"),
+            (NUMBER, "excluded_since cleanup_since"),
+        ),
         _nodes,
         ("membership",),
     ),
     "keyspaces": Summary(
-        {
-            "keyspace_id": _TEXT,
-            "keyspace_name": _TEXT,
-            "replication": _TEXT,
-            "placement": _TEXT,
-            "has_tablets": _TRUTH,
-            "placed_version": _NUMBER,
-            "dropped_version": _NUMBER,
-            "truncated_version": _NUMBER,
-        },
+        columns(
+            (TEXT, "keyspace_id keyspace_name replication placement"),
+            (TRUTH, "has_tablets"),
+            (NUMBER, "placed_version dropped_version truncated_version"),
+        ),
         _keyspaces,
         ("schema",),
     ),
     "tables": Summary(
-        {
-            "table_id": _TEXT,
-            "table_name": _TEXT,
-            "keyspace_id": _TEXT,
-            "keyspace_name": _TEXT,
-            "placement": _TEXT,
-            "tablet_count": _NUMBER,
-            "dropped_version": _NUMBER,
-            "truncated_version": _NUMBER,
-            "table_kind": _TEXT,
-            "columns_epoch": _NUMBER,
-        },
+        columns(
+            (TEXT, "table_id table_name keyspace_id keyspace_name placement"),
+            (NUMBER, "tablet_count dropped_version truncated_version"),
+            (TEXT, "table_kind"),
+            (NUMBER, "columns_epoch"),
+        ),
         _tables,
         ("schema", "ring"),
     ),
     "columns": Summary(
-        {
-            "table_id": _TEXT,
-            "keyspace_name": _TEXT,
-            "table_name": _TEXT,
-            "column_position": _NUMBER,
-            "column_id": _NUMBER,
-            "column_name": _TEXT,
-            "column_type": _TEXT,
-            "column_kind": _TEXT,
-            "clustering_order": _TEXT,
-        },
-        _columns,
+        columns(
+            (TEXT, "table_id keyspace_name table_name"),
+            (NUMBER, "column_position column_id"),
+            (TEXT, "column_name column_type column_kind clustering_order"),
+        ),
+        _table_columns,
         ("schema",),
     ),
     "types": Summary(
-        {
-            "type_id": _TEXT,
-            "keyspace_name": _TEXT,
-            "type_name": _TEXT,
-            "field_names": pa.list_(_TEXT),
-            "field_types": pa.list_(_TEXT),
-            "changed_epoch": _NUMBER,
-        },
+        columns(
+            (TEXT, "type_id keyspace_name type_name"),
+            (TEXTS, "field_names field_types"),
+            (NUMBER, "changed_epoch"),
+        ),
         _types,
         ("schema",),
     ),
     REQUESTS: Summary(
-        {
-            "request_id": _TEXT,
-            "request_kind": _TEXT,
-            "request_status": _TEXT,
-            "node_id": _TEXT,
-            "keyspace_id": _TEXT,
-            "table_id": _TEXT,
-            "actor": _TEXT,
-            "reason": _TEXT,
-            "error_text": _TEXT,
-            "was_cancelled": _TRUTH,
-            "submitted_epoch": _NUMBER,
-            "started_epoch": _NUMBER,
-            "finished_epoch": _NUMBER,
-            "submitted_at": _TIME,
-            "started_at": _TIME,
-            "finished_at": _TIME,
-            "waited_s": pa.float64(),
-            "ran_s": pa.float64(),
-        },
+        columns(
+            (TEXT, "request_id request_kind request_status node_id keyspace_id table_id"),
+            (TEXT, "actor reason error_text"),
+            (TRUTH, "was_cancelled"),
+            (NUMBER, "submitted_epoch started_epoch finished_epoch"),
+            (TIME, "submitted_at started_at finished_at"),
+            (FLOAT, "waited_s ran_s"),
+        ),
         _requests,
         ("requests",),
         key="request_id",
     ),
     "transitions": Summary(
-        {
-            "transition_id": _TEXT,
-            "transition_kind": _TEXT,
-            "transition_state": _TEXT,
-            "request_ids": pa.list_(_TEXT),
-            "node_ids": pa.list_(_TEXT),
-            "keyspace_id": _TEXT,
-            "table_id": _TEXT,
-            "entered_version": _NUMBER,
-            "entered_epoch": _NUMBER,
-            "goes_back_why": _TEXT,
-        },
+        columns(
+            (TEXT, "transition_id transition_kind transition_state"),
+            (TEXTS, "request_ids node_ids"),
+            (TEXT, "keyspace_id table_id"),
+            (NUMBER, "entered_version entered_epoch"),
+            (TEXT, "goes_back_why"),
+        ),
         _transitions,
         ("topology",),
     ),
     "ownership": Summary(
-        {
-            "placement": _TEXT,
-            "node_id": _TEXT,
-            "replica_role": _TEXT,
-            "range_count": _NUMBER,
-            "ring_share": pa.float64(),
-        },
+        columns(
+            (TEXT, "placement node_id replica_role"),
+            (NUMBER, "range_count"),
+            (FLOAT, "ring_share"),
+        ),
         _ownership,
         ("ring",),
     ),
 }
 
-
-# Evenness of placements over nodes: a row for each placement, role and time. Pure.
-
-
-SCHEMA: Final = pa.schema(
-    [
-        ("cluster", pa.string()),
-        ("as_of_epoch", pa.int64()),
-        ("placement", pa.string()),
-        ("replica_role", pa.string()),
-        ("node_count", pa.int64()),
-        ("fewest_ranges", pa.int64()),
-        ("most_ranges", pa.int64()),
-        ("least_share", pa.float64()),
-        ("most_share", pa.float64()),
-        ("mean_share", pa.float64()),
-    ]
+SPREAD: Final = Summary(
+    columns(
+        (TEXT, "placement replica_role"),
+        (NUMBER, "node_count fewest_ranges most_ranges"),
+        (FLOAT, "least_share most_share mean_share"),
+    ),
+    _spread,
+    ("ring", "membership"),
+    is_appended=True,
 )
-"""``replica_role`` is read or write. A share is a part of the ring.
+"""Evenness of placements over nodes: a row for each placement, role and time.
 
-The mean share of a placement is its replication factor divided by its nodes. Normal nodes without
-ranges count as zero.
+``replica_role`` is read or write. A share is a part of the ring. The mean share of a placement is
+its replication factor divided by its nodes.
 """
-
-
-def rows(cluster: str, image: Image) -> Iterator[dict[str, Any]]:
-    """Yield the spread at the image's epoch. A placement without ranges has no rows."""
-    normal = [n.node_id for n in image.membership.nodes.values() if n.state is NodeState.NORMAL]
-    for name, placement in image.ring.placements.items():
-        found = shares(placement)
-        for role in ("read", "write"):
-            having = {node for node, its_role in found if its_role == role}
-            nodes = sorted(having | set(normal))
-            if not having:
-                continue
-            ranges, parts = zip(*(found.get((node, role), (0, 0.0)) for node in nodes), strict=True)
-            yield {
-                "cluster": cluster,
-                "as_of_epoch": image.epoch,
-                "placement": name,
-                "replica_role": role,
-                "node_count": len(nodes),
-                "fewest_ranges": min(ranges),
-                "most_ranges": max(ranges),
-                "least_share": min(parts),
-                "most_share": max(parts),
-                "mean_share": sum(parts) / len(nodes),
-            }

@@ -11,9 +11,19 @@ from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError
 from deltalake.schema import Schema
 
-from stele.placements import events, reports, schema_history, streams, summaries
+from stele.placements import events, reports, schema_history, streams
+from stele.placements.columns import (
+    FLOAT,
+    NUMBER,
+    SMALL_NUMBERS,
+    TEXT,
+    TEXTS,
+    TIME,
+    TRUTH,
+    columns,
+)
 from stele.placements.store import TableMissing, TableStore
-from stele.placements.summaries import REQUESTS, SUMMARIES
+from stele.placements.summaries import REQUESTS, SPREAD, SUMMARIES
 
 EVENTS: Final = "events"
 CURRENT: Final = "placements"
@@ -26,53 +36,38 @@ REPORTS: Final = "reports"
 MOVEMENTS: Final = "movements"
 PROGRESS: Final = "progress"
 
-_RANGE: Final = [
-    ("cluster", pa.string()),
-    ("placement", pa.string()),
-    ("range_start", pa.int64()),
-    ("range_end", pa.int64()),
-    ("read_replicas", pa.list_(pa.string())),
-    ("write_replicas", pa.list_(pa.string())),
-    ("version", pa.int64()),
-    ("version_before", pa.int64()),
-    ("other_replicas", pa.list_(pa.string())),
-    ("from_epoch", pa.int64()),
-    ("shards", pa.list_(pa.int32())),
-    ("other_shards", pa.list_(pa.int32())),
-]
+_RANGE: Final = columns(
+    (TEXT, "cluster placement"),
+    (NUMBER, "range_start range_end"),
+    (TEXTS, "read_replicas write_replicas"),
+    (NUMBER, "version version_before"),
+    (TEXTS, "other_replicas"),
+    (NUMBER, "from_epoch"),
+    (SMALL_NUMBERS, "shards other_shards"),
+)
 OPTIONAL: Final = (REPORTS, MOVEMENTS, PROGRESS)
 """Tables that do not exist until a job reads reports, or until a job of this build has run."""
 _PROGRESS: Final = pa.schema(
-    [
-        ("cluster", pa.string()),
-        ("looked_at", pa.timestamp("us", tz="UTC")),
-        ("topic_end", pa.int64()),
-        ("judged_to", pa.int64()),
-        ("records_behind", pa.int64()),
-        ("judged_epoch", pa.int64()),
-        ("published_epoch", pa.int64()),
-        ("published_behind", pa.int64()),
-        ("tables_epoch", pa.int64()),
-        ("tables_behind", pa.int64()),
-    ]
+    columns(
+        (TEXT, "cluster"),
+        (TIME, "looked_at"),
+        (NUMBER, "topic_end judged_to records_behind judged_epoch"),
+        (NUMBER, "published_epoch published_behind tables_epoch tables_behind"),
+    )
 )
 _MOVEMENTS: Final = pa.schema(
-    [
-        ("cluster", pa.string()),
-        ("session", pa.string()),
-        ("from_node", pa.string()),
-        ("to_node", pa.string()),
-        *streams.WHY.items(),
-        ("movement_status", pa.string()),
-        ("attempts", pa.int64()),
-        ("error_text", pa.string()),
-        ("began_at", pa.timestamp("us", tz="UTC")),
-        ("reported_at", pa.timestamp("us", tz="UTC")),
-        ("duration_s", pa.float64()),
-        ("bytes_moved", pa.int64()),
-        ("rows_moved", pa.int64()),
-        ("bytes_compared", pa.int64()),
-    ]
+    {
+        **columns((TEXT, "cluster session from_node to_node")),
+        **streams.WHY,
+        **columns(
+            (TEXT, "movement_status"),
+            (NUMBER, "attempts"),
+            (TEXT, "error_text"),
+            (TIME, "began_at reported_at"),
+            (FLOAT, "duration_s"),
+            (NUMBER, "bytes_moved rows_moved bytes_compared"),
+        ),
+    }
 )
 """``from_node`` is null when no report names the source and ``possible_sources`` has several
 nodes.
@@ -80,9 +75,9 @@ nodes.
 SCHEMAS: Final = {
     EVENTS: events.SCHEMA,
     CURRENT: pa.schema(_RANGE),
-    PAST: pa.schema([*_RANGE, ("to_epoch", pa.int64())]),
-    CHANGES: pa.schema([*_RANGE, ("changed_epoch", pa.int64()), ("is_gone", pa.bool_())]),
-    BALANCE: summaries.SCHEMA,
+    PAST: pa.schema({**_RANGE, "to_epoch": NUMBER}),
+    CHANGES: pa.schema({**_RANGE, "changed_epoch": NUMBER, "is_gone": TRUTH}),
+    BALANCE: SPREAD.schema,
     STREAMS: streams.SCHEMA,
     SCHEMA_HISTORY: schema_history.SCHEMA,
     REPORTS: reports.SCHEMA,
