@@ -1,7 +1,6 @@
 """Access control: hosts, tokens, and headers that restrict a browser to the page's own requests."""
 
 import hmac
-import json
 from functools import partial
 from typing import Final
 
@@ -10,7 +9,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from stele.console.settings import is_loopback
 from stele.runtime.callers import Callers
-from stele.runtime.http import HttpError
+from stele.runtime.http import HttpError, JsonResponse
 from stele.runtime.tokens import authorization_of
 
 MARK: Final = "x-stele-console"
@@ -67,61 +66,48 @@ class AccessControl:
                     headers[name] = value
             await send(message)
 
-        problem = self._problem(scope)
-        if problem is None:
-            await self._app(scope, receive, guarded)
-            return
-        status, code, text, hint = problem
-        body = json.dumps({"code": code, "message": text, "hint": hint, "details": {}}).encode()
-        headers = [
-            (b"content-type", b"application/json"),
-            (b"content-length", str(len(body)).encode()),
-        ]
-        await guarded({"type": "http.response.start", "status": status, "headers": headers})
-        await guarded({"type": "http.response.body", "body": body})
+        answer = self._app
+        try:
+            self._check(scope)
+        except HttpError as error:
+            answer = JsonResponse(error.body, error.status)
+        await answer(scope, receive, guarded)
 
-    def _problem(self, scope: Scope) -> tuple[int, str, str, str] | None:
-        """Return status, code, message and hint of a refusal, or None."""
+    def _check(self, scope: Scope) -> None:
+        """Raise HttpError for a request that is refused."""
         headers, path = Headers(scope=scope), scope["path"]
         host = headers.get("host", "")
         if not self._token and self._callers is None and not is_loopback(host_of(host)):
             text = f"The console answers on this machine alone, not as {host[:80]}."
-            return (
-                421,
-                "foreign_host",
-                text,
-                "Open it as http://127.0.0.1, or set STELE_CONSOLE_TOKEN.",
-            )
+            hint = "Open it as http://127.0.0.1, or set STELE_CONSOLE_TOKEN."
+            raise HttpError(421, "foreign_host", text, hint=hint)
         if scope["method"] == "POST":
             origin = headers.get("origin", "")
             if headers.get(MARK) != "1" or (origin and origin.partition("://")[2] != host):
                 text = "This does not come from the console's page."
-                return 403, "foreign_page", text, f"Programs send the header {MARK}: 1."
-        if path.startswith("/api/") and headers.get("sec-fetch-site", "none") not in OWN_SITES:
+                hint = f"Programs send the header {MARK}: 1."
+                raise HttpError(403, "foreign_page", text, hint=hint)
+        if not path.startswith("/api/"):
+            return
+        if headers.get("sec-fetch-site", "none") not in OWN_SITES:
             text = "Another site's page asks for this."
-            return 403, "foreign_page", text, "Open the console's own page."
-        return self._of_token(scope, headers) if path.startswith("/api/") else None
+            raise HttpError(403, "foreign_page", text, hint="Open the console's own page.")
+        self._check_token(scope, headers)
 
-    def _of_token(self, scope: Scope, headers: Headers) -> tuple[int, str, str, str] | None:
-        """Check the token.
-
-        Return the refusal, or None; the handler finds the caller in the state.
-        """
+    def _check_token(self, scope: Scope, headers: Headers) -> None:
+        """Raise HttpError for a wrong token. The handler finds the caller in the state."""
         shown, state = authorization_of(headers), scope.setdefault("state", {})
         if self._callers is not None:
-            try:
-                state["caller"] = self._callers.who(shown)
-                state["is_let_in"] = partial(_is_let_in, self._callers, shown)
-            except HttpError as error:
-                return error.status, error.body.code, error.body.message, error.body.hint
+            state["caller"] = self._callers.who(shown)
+            state["is_let_in"] = partial(_is_let_in, self._callers, shown)
         elif self._token:
             given = shown.removeprefix("Bearer ")
             if not hmac.compare_digest(given.encode(), self._token.encode()):
+                text = "The console's token is missing or wrong."
                 hint = (
                     "Open the page by the address that the console has logged, or type the token."
                 )
-                return 401, "token_needed", "The console's token is missing or wrong.", hint
-        return None
+                raise HttpError(401, "token_needed", text, hint=hint)
 
 
 def _is_let_in(callers: Callers, shown: str) -> bool:
