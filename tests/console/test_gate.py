@@ -277,10 +277,10 @@ async def test_operation_sends_the_command_of_its_command_line(line: str) -> Non
     """The line is read by the command line itself."""
     fields, command = ASKED[line]
     (operation,) = [
-        o for o in OPERATIONS if line == o.text.line or line.startswith(f"{o.text.line} ")
+        o for o in OPERATIONS.values() if line == o.text.line or line.startswith(f"{o.text.line} ")
     ]
     assert operation.command_line(fields) == f"stele {line}"
-    envelope = await envelope_of(asked(operation.name, **fields), NOBODY)
+    envelope = await envelope_of(asked(operation.text.name, **fields), NOBODY)
     assert envelope.command == command
     function, bound, _ = command_line().parse_args(
         line.split(), print_error=False, exit_on_error=False
@@ -290,7 +290,7 @@ async def test_operation_sends_the_command_of_its_command_line(line: str) -> Non
 
 
 def test_every_operation_has_a_valid_command_line() -> None:
-    for operation in OPERATIONS:
+    for operation in OPERATIONS.values():
         values = {field.name: VALUES.get(field.kind, "x") for field in operation.fields}
         line = operation.command_line(values).removeprefix("stele ")
         command_line().parse_args(line.split(), print_error=False, exit_on_error=False)

@@ -9,7 +9,7 @@ import re
 import shlex
 from collections.abc import Callable, Iterator, Mapping
 from hashlib import blake2b
-from typing import Annotated, Any, Final, cast
+from typing import Annotated, Any, Final, NamedTuple, cast
 from urllib.parse import urlsplit
 
 import msgspec
@@ -19,27 +19,14 @@ from rich.text import Text
 
 from stele.console.upstream import AwayError, Upstream
 from stele.domain.commands import (
+    COMMANDS,
     AnyCommand,
-    Cancel,
-    Cleanup,
     Command,
     CreateKeyspace,
-    CreateTable,
-    DropKeyspace,
-    DropTable,
     Envelope,
-    Exclude,
     KeyspaceRfChange,
-    Leave,
-    MoveNode,
     MoveTablets,
-    Rebuild,
-    Remove,
-    RepairTable,
-    ResizeTable,
     SwitchBalancingOff,
-    SwitchBalancingOn,
-    Truncate,
     command_name,
 )
 from stele.domain.model.operations import TabletMove
@@ -58,6 +45,10 @@ from stele.words.plan import plan_parts
 MOST_CHARS: Final = 4000
 """Limit of the text of one field."""
 MOST_DIGITS: Final = 18
+WITHOUT_PLAN: Final = frozenset(
+    {"cancel", "cleanup", "create-keyspace", "create-table", "balance-off", "balance-on"}
+)
+"""Operations that are carried out at once."""
 
 
 class OperationInputs(msgspec.Struct, frozen=True):
@@ -80,23 +71,32 @@ class OperationInputs(msgspec.Struct, frozen=True):
         return self.node
 
 
-class PageOperation(msgspec.Struct, frozen=True, kw_only=True):
-    """An operation of the page. Without ``plans`` it is carried out at once."""
+class PageOperation(NamedTuple):
+    """An operation of the page."""
 
-    name: str
-    """Its name in the table of texts."""
-    plans: bool = True
-    comes: bool = False
-    """True if a node is added. The console reads its identity from the node at ``address``."""
-    make: Callable[[dict[str, Any], OperationInputs], Command]
-
-    @property
-    def text(self) -> OperationText:
-        return TEXTS[self.name]
+    text: OperationText
 
     @property
     def fields(self) -> tuple[Field, ...]:
         return self.text.fields
+
+    @property
+    def plans(self) -> bool:
+        """False if it is carried out at once."""
+        return self.text.name not in WITHOUT_PLAN
+
+    @property
+    def comes(self) -> bool:
+        """True if a node is added. The console reads its identity from the node at ``address``."""
+        return self.text.name in ("join", "replace")
+
+    def make(self, values: dict[str, Any], inputs: OperationInputs) -> Command:
+        """Return the command, from the values of all fields."""
+        made = _MAKERS.get(self.text.name)
+        if made is not None:
+            return made(values, inputs)
+        named = {field.key or field.name: values[field.name] for field in self.fields}
+        return _COMMANDS[self.text.command](**named)
 
     def read(self, texts: Mapping[str, str]) -> dict[str, Any]:
         """Return the values of all fields; missing ones are read as empty. Raises GivenError."""
@@ -191,55 +191,30 @@ def _replace(v: dict[str, Any], known: OperationInputs) -> Command:
     return replace_of(known.comer, v["dead"], v["ignore"], force=v["force"])
 
 
-CANCEL: Final = "cancel"
-OPERATIONS: Final = (
-    PageOperation(name=CANCEL, plans=False, make=lambda v, _: Cancel(v["request"])),
-    PageOperation(name="join", comes=True, make=_join),
-    PageOperation(name="decommission", make=lambda v, _: Leave(v["node"])),
-    PageOperation(name="replace", comes=True, make=_replace),
-    PageOperation(
-        name="remove",
-        make=lambda v, _: Remove(node_id=v["node"], ignore_nodes=v["ignore"], force=v["force"]),
-    ),
-    PageOperation(name="exclude", make=lambda v, _: Exclude(v["nodes"], force=v["force"])),
-    PageOperation(name="move", make=lambda v, _: MoveNode(node_id=v["node"], tokens=v["tokens"])),
-    PageOperation(
-        name="rebuild",
-        make=lambda v, _: Rebuild(node_id=v["node"], source_dc=v["source_dc"], force=v["force"]),
-    ),
-    PageOperation(name="cleanup", plans=False, make=lambda v, _: Cleanup(node_id=v["node"])),
-    PageOperation(name="create-keyspace", plans=False, make=_create_keyspace),
-    PageOperation(name="alter-keyspace", make=_alter_keyspace),
-    PageOperation(name="drop-keyspace", make=lambda v, _: DropKeyspace(v["name"])),
-    PageOperation(
-        name="create-table",
-        plans=False,
-        make=lambda v, _: CreateTable(v["name"], colocated_with=v["colocate"]),
-    ),
-    PageOperation(name="resize-table", make=lambda v, _: ResizeTable(v["name"], v["tablets"])),
-    PageOperation(
-        name="repair-table", make=lambda v, _: RepairTable(v["name"], v["nodes"], v["dcs"])
-    ),
-    PageOperation(name="drop-table", make=lambda v, _: DropTable(v["name"])),
-    PageOperation(name="truncate", make=lambda v, _: Truncate(v["name"])),
-    PageOperation(name="move-tablet", make=_move_tablet),
-    PageOperation(name="balance-off", plans=False, make=_balance_off),
-    PageOperation(name="balance-on", plans=False, make=lambda v, _: SwitchBalancingOn(v["name"])),
-)
-BY_NAME: Final = {operation.name: operation for operation in OPERATIONS}
+_MAKERS: Final[dict[str, Callable[[dict[str, Any], OperationInputs], Command]]] = {
+    "join": _join,
+    "replace": _replace,
+    "create-keyspace": _create_keyspace,
+    "alter-keyspace": _alter_keyspace,
+    "move-tablet": _move_tablet,
+    "balance-off": _balance_off,
+}
+"""Functions for commands whose fields are not those of the operation."""
+_COMMANDS: Final = {str(each.__struct_config__.tag): each for each in COMMANDS}
+OPERATIONS: Final = {name: PageOperation(text) for name, text in TEXTS.items()}
 
 
 def operation_forms() -> list[dict[str, Any]]:
     """Return the operations as the page receives them."""
     return [
         {
-            "name": each.name,
+            "name": each.text.name,
             "title": each.text.title,
             "about": each.text.about,
             "plans": each.plans,
             "fields": [msgspec.to_builtins(field) for field in each.fields],
         }
-        for each in OPERATIONS
+        for each in OPERATIONS.values()
     ]
 
 
@@ -270,10 +245,10 @@ class CommandAsked(PlanAsked, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 def operation_of(asked: PlanAsked) -> PageOperation:
     """Return the operation of a request. Raises HttpError."""
-    found = BY_NAME.get(asked.operation)
+    found = OPERATIONS.get(asked.operation)
     if found is None:
         text = f"There is no operation '{asked.operation[:80]}'."
-        hint = f"There are {', '.join(BY_NAME)}; all else is asked for on the command line."
+        hint = f"There are {', '.join(OPERATIONS)}; all else is asked for on the command line."
         raise HttpError(400, ErrorCode.INVALID_REQUEST, text, hint=hint)
     return found
 
