@@ -3,7 +3,7 @@
 import asyncio
 import gzip
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Hashable
 from typing import Any, Final
 
 import msgspec
@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from stele.console.caches import ComputedAnswers, SharedQueries
+from stele.console.caches import SharedQueries
 from stele.console.history import HistoryPage, HistoryQueries
 from stele.console.maps import map_of, packed_map
 from stele.console.mirror import Mirror, refused
@@ -30,9 +30,11 @@ from stele.runtime.answers.tablet_balancer import (
     TabletWhy,
 )
 from stele.runtime.http import ErrorCode, HttpError
-from stele.runtime.http_encoding import GZIP_LEVEL, respond, takes_gzip
+from stele.runtime.http_encoding import GZIP_LEVEL, JSON, respond, takes_gzip
 from stele.words.decisions import Wanted
 
+MOST_COMPUTED: Final = 8
+"""Number of computed answers kept. A map of a million tablets has 12 MB."""
 MOST_EPOCHS: Final = 500
 SEARCHED: Final = (
     *("actor", "command", "request", "facts", "about", "text", "refused"),
@@ -68,7 +70,7 @@ class Reads:
         self._history = HistoryQueries(upstream, mirror)
         self._throughput = throughput
         self._about = about
-        self._kept = ComputedAnswers()
+        self._computed_answers = SharedQueries(MOST_COMPUTED)
         self._shared = SharedQueries()
         self._node_stats = NodeStats(upstream)
 
@@ -103,24 +105,18 @@ class Reads:
 
     async def overview(self, request: Request) -> Response:
         image = await self._image(request)
-        packs, dropped = takes_gzip(request), await self._history.dropped_names(image)
-        body = await self._kept.get(
-            ("overview", image.state_id, packs, *dropped.items()),
-            lambda: _packed(_JSON.encode(overview(image, dropped)), gzip_it=packs),
-        )
-        return _whole(body, "application/json", packed=packs)
+        dropped = await self._history.dropped_names(image)
+        key = ("overview", image.state_id, *dropped.items())
+        return await self._computed(request, key, lambda: _JSON.encode(overview(image, dropped)))
 
     async def throughput(self, request: Request) -> Response:
         """Return the samples of the past half hour, the oldest first."""
         return await self._json(request, {"samples": [*self._throughput.samples]})
 
     async def schema(self, request: Request) -> Response:
-        image, packs = await self._image(request), takes_gzip(request)
-        body = await self._kept.get(
-            ("schema", image.state_id, packs),
-            lambda: _packed(_JSON.encode(schema_shown(image)), gzip_it=packs),
-        )
-        return _whole(body, "application/json", packed=packs)
+        image = await self._image(request)
+        key = ("schema", image.state_id)
+        return await self._computed(request, key, lambda: _JSON.encode(schema_shown(image)))
 
     async def map(self, request: Request) -> Response:
         image, name = await self._image(request), request.query_params.get("placement", "")
@@ -128,12 +124,12 @@ class Reads:
         if "against" in request.query_params:
             other = await self._mirror.at(number(request, "against", 0))
             before, against = map_of(other, name) or EMPTY_RING, other.state_id
-        packs = takes_gzip(request)
-        body = await self._kept.get(
-            (name, image.state_id, against, packs),
-            lambda: _packed(packed_map(name, image.epoch, placement, before), gzip_it=packs),
+        return await self._computed(
+            request,
+            ("map", name, image.state_id, against),
+            lambda: packed_map(name, image.epoch, placement, before),
+            "application/octet-stream",
         )
-        return _whole(body, "application/octet-stream", packed=packs)
 
     async def row(self, request: Request) -> Response:
         image, name = await self._image(request), request.query_params.get("placement", "")
@@ -281,19 +277,27 @@ class Reads:
             raise HttpError(404, "epoch_not_found", text, hint="Wait, or ask for an earlier one.")
         return await self._mirror.at(asked)
 
+    async def _computed(
+        self,
+        request: Request,
+        key: tuple[Hashable, ...],
+        make: Callable[[], bytes],
+        kind: str = JSON,
+    ) -> Response:
+        """Return a large answer, which is made and compressed once for all pages."""
+        packs = takes_gzip(request)
+
+        def made() -> bytes:
+            return gzip.compress(make(), GZIP_LEVEL) if packs else make()
+
+        body = await self._computed_answers.get((packs, *key), lambda: asyncio.to_thread(made))
+        headers = {"vary": "accept-encoding", "cache-control": "no-store"}
+        if packs:
+            headers["content-encoding"] = "gzip"
+        return Response(body, media_type=kind, headers=headers)
+
     async def _json(self, request: Request, answer: object) -> Response:
         return await respond(request, _JSON.encode(answer))
-
-
-def _packed(body: bytes, *, gzip_it: bool) -> bytes:
-    return gzip.compress(body, GZIP_LEVEL) if gzip_it else body
-
-
-def _whole(body: bytes, kind: str, *, packed: bool) -> Response:
-    headers = {"vary": "accept-encoding", "cache-control": "no-store"}
-    if packed:
-        headers["content-encoding"] = "gzip"
-    return Response(body, media_type=kind, headers=headers)
 
 
 def named(handler: Handler) -> Handler:
