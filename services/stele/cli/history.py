@@ -15,8 +15,9 @@ from stele.cli.errors import CliError, UnreachableError
 from stele.cli.output import joined
 from stele.cli.reading import SERVICE, StateReading
 from stele.domain.model.requests import Request
-from stele.words.facts import EpochRow, altered_table, summary
+from stele.words.facts import EpochRow, altered_table, flat, summary
 from stele.words.names import ID, Fact, HistoryNames, named_by
+from stele.words.transitions import OpenTransitions
 
 SCHEMA: Final = "KeyspaceChanged,TableChanged"
 MOST_LOOKED_FOR: Final = 20
@@ -198,38 +199,29 @@ class RequestHistory:
 
     def __init__(self, request_id: str) -> None:
         self._request_id = request_id
-        self._transition_id = ""
-        self._state = ""
-        self._status = ""
+        self._transitions = OpenTransitions()
+        self._status = self._state = ""
         self._goes_back = False
 
     def step(self, row: EpochRow) -> str:
         """Return the step of the request after this epoch; empty before its first fact."""
-        for fact in row.facts:
+        for fact in flat(row.facts):
             self._take(fact)
-        if self._transition_id:
+        if self._state:
             return f"{self._state}{' (being undone)' if self._goes_back else ''}"
         return self._status
 
-    def _take(self, fact: dict[str, Any]) -> None:
-        kind = fact.get("type")
+    def _take(self, fact: Fact) -> None:
+        kind, move = fact.get("type"), self._transitions.take(fact)
         if kind == "RequestChanged" and fact["request"]["request_id"] == self._request_id:
             self._status = fact["request"]["status"]
-        elif kind == "TransitionOpened" and self._is_ours(fact["transition"]):
-            opened = fact["transition"]
-            self._transition_id, self._state = opened["transition_id"], opened["state"]
-            self._goes_back = False
-        elif fact.get("transition_id") == self._transition_id:
-            if kind == "TransitionMoved":
-                self._state = fact["state"]
-            elif kind == "TransitionMarked":
-                self._goes_back = True
-            elif kind == "TransitionFinished":
-                self._transition_id = ""
-
-    def _is_ours(self, transition: dict[str, Any]) -> bool:
-        asked = [subject["request_id"] for subject in transition.get("subjects", ())]
-        return self._request_id in (asked or [transition["transition_id"]])
+        if self._request_id not in move.request_ids:
+            return
+        if kind == "TransitionMarked":
+            self._goes_back = True
+        else:
+            self._state = move.state
+            self._goes_back = self._goes_back and kind != "TransitionOpened"
 
 
 RECONNECT_WAIT_S: Final = 0.5

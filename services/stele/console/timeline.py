@@ -5,16 +5,18 @@ background: fences, barriers and other work of the services.
 """
 
 from collections.abc import Iterable, Iterator
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
+from stele.console.copying import copied
 from stele.console.epoch_text import EpochText, epoch_text
 from stele.domain.model.requests import Request
 from stele.domain.names import COORDINATOR
 from stele.domain.registry import FACTS
 from stele.words.facts import EpochRow, flat
 from stele.words.names import HistoryNames
+from stele.words.transitions import OpenTransitions
 
 LARGE: Final = frozenset({"PlacementChanged", "TransitionPlanned"})
 """Facts that are not read: they hold ranges, and only operations and keyspaces have them."""
@@ -79,7 +81,7 @@ def earliest(rows: Iterable[EpochRow]) -> int:
 def timeline(rows: list[EpochRow], names: HistoryNames, newest: int, begins: int) -> Timeline:
     """Return the operations and changes of ``rows``, which are in log order and not empty."""
     requests = dict[str, Request]()
-    carried = dict[str, tuple[str, ...]]()
+    transitions = OpenTransitions()
     steps, epochs = dict[str, list[Step]](), dict[str, list[int]]()
     changes, background = list[EpochText](), 0
     for row in map(_flat, rows):
@@ -88,7 +90,7 @@ def timeline(rows: list[EpochRow], names: HistoryNames, newest: int, begins: int
             requests[request.request_id] = request
             touched[request.request_id] = None
         for fact in row.facts:
-            ids, state = _moved(fact, carried)
+            ids, state = transitions.take(fact)
             for each in ids:
                 touched[each] = None
                 known = steps.setdefault(each, [])
@@ -123,18 +125,10 @@ def timeline(rows: list[EpochRow], names: HistoryNames, newest: int, begins: int
 def _operation(
     request: Request, names: HistoryNames, steps: list[Step], epochs: list[int]
 ) -> RequestTimeline:
-    return RequestTimeline(
-        request_id=request.request_id,
+    return copied(
+        RequestTimeline,
+        request,
         what=names.operation(request.request_id) or request.kind,
-        kind=request.kind,
-        status=request.status,
-        actor=request.actor,
-        reason=request.reason,
-        error=request.error,
-        submitted_epoch=request.submitted_epoch,
-        finished_epoch=request.finished_epoch,
-        submitted_at_ms=request.submitted_at_ms,
-        finished_at_ms=request.finished_at_ms,
         steps=(Step("pending", request.submitted_epoch, request.submitted_at_ms), *steps),
         epochs=tuple(epochs),
     )
@@ -151,27 +145,6 @@ def _requests(row: EpochRow) -> Iterator[Request]:
                 yield msgspec.convert(fact["request"], Request)
             except msgspec.ValidationError:  # of a build that knows more
                 continue
-
-
-def _moved(
-    fact: dict[str, Any], carried: dict[str, tuple[str, ...]]
-) -> tuple[tuple[str, ...], str]:
-    """Return the requests that a fact of a transition is about, and the state that they enter.
-
-    ``carried`` maps open transitions to their requests; it follows the facts.
-    """
-    match fact.get("type"):
-        case "TransitionOpened":
-            transition = fact["transition"]
-            own = transition["transition_id"]
-            ids = tuple(each["request_id"] for each in transition["subjects"]) or (own,)
-            carried[own] = ids
-            return ids, transition["state"]
-        case "TransitionMoved":
-            return carried.get(fact["transition_id"], ()), fact["state"]
-        case "TransitionMarked" | "TransitionFinished":
-            return carried.get(fact["transition_id"], ()), ""
-    return (), ""
 
 
 def _is_background(row: EpochRow) -> bool:
