@@ -30,7 +30,6 @@ from stele.console.views import (
     overview,
     request_summaries,
     rows_of_node,
-    topology_of,
     wait_report,
 )
 from stele.coordinator.model import Observed, Steps
@@ -69,6 +68,7 @@ from stele.metadata_log.pages import state_parts
 from stele.metadata_log.questions import PAGE_ROWS
 from stele.runtime.answers.coordinator import Progress
 from stele.runtime.answers.metadata_log import TablesPage
+from stele.runtime.answers.topology import topology_answer
 from stele.runtime.http_encoding import next_piece
 from stele.session_guard.guard import (
     Blocking,
@@ -256,7 +256,7 @@ def services(world: World, when: str) -> Iterator[Figure]:
         ("every service: fold a setting", lambda: apply_facts(image, facts)),
         ("metadata-log: page of tables", lambda: section(image, "tables")[:100]),
         ("metadata-log: page of requests", lambda: section(image, "requests")[:100]),
-        ("metadata-log: topology", lambda: msgspec.json.encode(topology_of(image))),
+        ("metadata-log: topology", lambda: msgspec.json.encode(topology_answer(image))),
         ("metadata-log: truncation", lambda: truncatable(image, 0)),
         ("console: overview (thread)", lambda: overview(image)),
         ("console: schema (thread)", lambda: schema_shown(image)),

@@ -10,7 +10,6 @@ import msgspec
 import numpy as np
 from prometheus_client.parser import text_string_to_metric_families
 
-from stele.console.views import names_by_id
 from stele.domain.image import Image
 from stele.domain.not_taken import restricted_text
 from stele.domain.ring.columns import PAD
@@ -240,7 +239,7 @@ def _wait_alert(image: Image, wait: WaitProgress) -> Alert:
     if request is None:
         text = f"{request_id} {waiting_line(wait)}"
         return Alert("warning", text, f"`stele why {request_id}` says what to do.", place)
-    text = f"{what(request, names_by_id(image))} {waiting_line(wait)}"
+    text = f"{what(request, image.schema.names_by_id())} {waiting_line(wait)}"
     do = advice(Case(request, image.topology.of_request(request_id), wait))
     return Alert("warning", text, f"{do[0].upper()}{do[1:]}.", place)
 

@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 
 from stele.console.epoch_text import names_of
-from stele.console.views import map_name, names_by_id
+from stele.console.views import map_name
 from stele.domain.image import Image
 from stele.domain.model.schema_objects import Aggregate, Function, UserType
 from stele.domain.names import TABLET_MAP
@@ -136,7 +136,7 @@ def _objects(image: Image) -> dict[str, str]:
 
 def _requests(before: Image, after: Image) -> Iterator[Line]:
     """Yield requests that are new or have another status. The state forgets finished ones."""
-    names = {**names_by_id(before), **names_by_id(after)}
+    names = {**before.schema.names_by_id(), **after.schema.names_by_id()}
     old = before.requests.requests
     new = after.requests.requests.values()
     for each in sorted(new, key=lambda r: (r.submitted_epoch, r.request_id)):

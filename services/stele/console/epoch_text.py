@@ -9,6 +9,7 @@ from typing import Any, Final
 import msgspec
 import numpy as np
 
+from stele.console.copying import copied
 from stele.console.maps import TOKENS, states_of
 from stele.domain.evolve import Delta
 from stele.domain.facts import Epoch
@@ -92,15 +93,11 @@ def epoch_text(row: EpochRow, names: HistoryNames) -> EpochText:
     lines = fact_lines(row, names)
     shown = tuple(lines[:MOST_LINES])
     actor, reason = _asked_by(row)
-    return EpochText(
-        epoch=row.epoch,
-        state_id=row.state_id,
-        at_ms=row.at_ms,
-        command=row.command,
-        request_id=row.request_id,
+    return copied(
+        EpochText,
+        row,
         actor=actor,
         reason=reason,
-        origin=row.origin,
         refused=any(fact.get("type") == "CommandRefused" for fact in row.facts),
         lines=shown,
         more=max(0, len(lines) - MOST_LINES),

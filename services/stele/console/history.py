@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -10,12 +10,11 @@ import numpy as np
 
 from stele.console.caches import SharedQueries
 from stele.console.difference import Difference, difference
-from stele.console.epoch_text import EpochText, epoch_text, names_of, row_of
-from stele.console.mirror import SERVICE, Mirror, refused, searched
+from stele.console.epoch_text import EpochText, epoch_text, names_of
+from stele.console.mirror import SERVICE, Mirror, facts_of, refused
 from stele.console.schema_view import SchemaDifference, schema_difference
 from stele.console.timeline import READ, Timeline, earliest, timeline
 from stele.console.upstream import AwayError, Upstream
-from stele.console.views import names_by_id
 from stele.domain.base import Fact
 from stele.domain.image import Image
 from stele.domain.model.ring import PlacementChanged
@@ -187,16 +186,27 @@ class HistoryQueries:
 
         0 starts at the newest epoch. Raises HttpError, AwayError.
         """
+        newest, begins, first, count = self._window(before, limit)
+        rows = await self._rows({"from": first, "limit": count}) if count > 0 else []
+        epochs = await self._in_words(rows)
+        more = first if first > begins else 0
+        return HistoryPage(newest, epochs[::-1], more, len(rows), begins)
+
+    def _window(self, before: int, limit: int) -> tuple[int, int, int, int]:
+        """Return the newest epoch, the first one that is kept, and the window to read.
+
+        The window is its first epoch and the number of its epochs, up to ``limit`` before
+        ``before``, or to the newest for 0. The number is not positive if there are none.
+        """
         image = self._mirror.newest()
         newest, begins = image.epoch, image.archive.trimmed_epoch + 1
         last = min(newest, before - 1) if before else newest
         first = max(begins, last - limit + 1)
-        if last < first:
-            return HistoryPage(newest, (), begins=begins)
-        rows = await self._rows({"from": first, "limit": last - first + 1})
+        return newest, begins, first, last - first + 1
+
+    async def _in_words(self, rows: Sequence[EpochRow]) -> tuple[EpochText, ...]:
         names = await self._dropped.names(self._mirror.image, rows)
-        epochs = tuple(epoch_text(row, names) for row in rows)
-        return HistoryPage(newest, epochs[::-1], first if first > begins else 0, len(rows), begins)
+        return tuple(epoch_text(row, names) for row in rows)
 
     async def whole(self, epoch: int) -> WholeEpoch:
         """Return one epoch with all lines. Raises HttpError, AwayError."""
@@ -217,9 +227,12 @@ class HistoryQueries:
             known = await self._dropped.id_of(self._mirror.image, str(asked["about"]))
             asked = {**asked, "about": known}
         found = msgspec.json.decode(await self._get("/v1/epochs/search", asked), type=_Found)
-        names = await self._dropped.names(self._mirror.image, found.epochs)
-        epochs = tuple(epoch_text(row, names) for row in found.epochs)
-        return HistoryPage(found.newest, epochs, found.next_before, found.looked_at, found.begins)
+        return await self._page(found, found.epochs)
+
+    async def _page(self, found: _Found, rows: Sequence[EpochRow]) -> HistoryPage:
+        """Return those epochs of a search that are in ``rows``."""
+        epochs, begins = await self._in_words(rows), found.begins + 1
+        return HistoryPage(found.newest, epochs, found.next_before, found.looked_at, begins)
 
     async def of_range(self, placement: str, start: int, end: int, before: int) -> HistoryPage:
         """Return epochs that changed the replicas of a range, the newest first.
@@ -234,17 +247,15 @@ class HistoryQueries:
         if before:
             asked["before"] = before
         body = await self._get("/v1/epochs/search", asked)
-        found = await asyncio.to_thread(searched, body)
+        found = msgspec.json.decode(body, type=_Found)
         rows = [
-            row_of(epoch)
-            for epoch in found.epochs
-            if any(touches(fact, placement, start, end) for fact in with_those_inside(epoch.facts))
+            row
+            for row, facts in zip(
+                found.epochs, await asyncio.to_thread(facts_of, body), strict=True
+            )
+            if any(touches(fact, placement, start, end) for fact in with_those_inside(facts))
         ]
-        names = await self._dropped.names(self._mirror.image, rows)
-        epochs = tuple(epoch_text(row, names) for row in rows)
-        return HistoryPage(
-            found.newest, epochs, found.next_before, found.looked_at, found.begins + 1
-        )
+        return await self._page(found, rows)
 
     async def at_moment(self, at_ms: int) -> int:
         """Return the newest epoch at a time (ms since 1970); 0: none.
@@ -268,13 +279,10 @@ class HistoryQueries:
         0 starts at the newest epoch. The page starts earlier if an operation in it does. Raises
         HttpError, AwayError.
         """
-        image = self._mirror.newest()
-        newest, begins = image.epoch, image.archive.trimmed_epoch + 1
-        last = min(newest, before - 1) if before else newest
-        first = max(begins, last - limit + 1)
-        if last < first:
+        newest, begins, first, count = self._window(before, limit)
+        if count <= 0:
             raise HttpError(404, "epoch_not_found", f"There is no epoch before {before}.")
-        rows = await self._rows({"from": first, "limit": last - first + 1, "facts": READ})
+        rows = await self._rows({"from": first, "limit": count, "facts": READ})
         start = max(begins, earliest(rows) or first, first - MOST_EARLIER)
         if start < first:
             asked = {"from": start, "limit": first - start, "facts": READ}
@@ -298,7 +306,7 @@ class HistoryQueries:
         Raises HttpError, AwayError.
         """
         image = self._mirror.newest()
-        past, found = DecisionHistory(wanted, names_by_id(image)), list[BalancerDecision]()
+        past, found = DecisionHistory(wanted, image.schema.names_by_id()), list[BalancerDecision]()
         end = before or image.epoch + 1
         least = max(image.archive.trimmed_epoch + 1, end - MOST_LOOKED_AT)
         while end > least and len(found) < limit:

@@ -27,7 +27,6 @@ from stele.console.operations import (
 from stele.console.reads import named, number
 from stele.console.stream import Pages
 from stele.console.upstream import AwayError, Upstream
-from stele.console.views import names_by_id
 from stele.domain.base import Command
 from stele.domain.commands import Envelope
 from stele.runtime.answers.plans import PlanAnswer
@@ -130,7 +129,7 @@ def command_routes(mirror: Mirror, upstream: Upstream, *, may_command: bool) -> 
                 "epoch": found.epoch,
                 "verdict": found.verdict,
                 "mark": mark_of(found),
-                "text": plan_text(found, names_by_id(mirror.image)),
+                "text": plan_text(found, mirror.image.schema.names_by_id()),
                 "why": verdict_text(found),
                 "foreseen": [*found.plan.foreseen],
                 "steps": [step.state for step in found.plan.steps],

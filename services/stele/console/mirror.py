@@ -5,15 +5,16 @@ import io
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
-from typing import Final, NamedTuple
+from typing import Final
 
 import msgspec
 
 from stele.client import SILENT_S, HistoryChangedError, HistoryFollower, ServiceAwayError
+from stele.console.copying import copied
 from stele.console.upstream import DUMP_S, AwayError, Upstream
 from stele.domain.column import column_of
 from stele.domain.evolve import evolve
-from stele.domain.facts import Epoch
+from stele.domain.facts import AnyFact, Epoch
 from stele.domain.image import EMPTY_FOR_FOLLOWERS, Image
 from stele.domain.ring.columns import Chunk, Columns
 from stele.log.archive import snapshots
@@ -140,16 +141,6 @@ _searched_decoder: msgspec.json.Decoder[SearchAnswer] = msgspec.json.Decoder(
 )
 
 
-class Searched(NamedTuple):
-    """The result of a search for epochs; see ``SearchAnswer``."""
-
-    epochs: tuple[Epoch, ...]
-    newest: int
-    looked_at: int
-    next_before: int
-    begins: int
-
-
 def epoch_of(data: bytes) -> Epoch:
     """Decode an event of ``/v1/epochs``. Raises msgspec.DecodeError, ValueError."""
     return _epoch(_decoder.decode(data))
@@ -160,11 +151,12 @@ def epochs_of(data: bytes) -> list[Epoch]:
     return [_epoch(answer) for answer in _list_decoder.decode(data)]
 
 
-def searched(data: bytes) -> Searched:
-    """Decode an answer of ``/v1/epochs/search``. Raises msgspec.DecodeError, ValueError."""
-    found = _searched_decoder.decode(data)
-    epochs = tuple(map(_epoch, found.epochs))
-    return Searched(epochs, found.newest, found.looked_at, found.next_before, found.begins)
+def facts_of(data: bytes) -> list[tuple[AnyFact, ...]]:
+    """Return the facts of each epoch in an answer of ``/v1/epochs/search``.
+
+    Raises msgspec.DecodeError, ValueError.
+    """
+    return [answer.facts for answer in _searched_decoder.decode(data).epochs]
 
 
 def image_of(dump: bytes) -> Image:
@@ -178,22 +170,14 @@ def image_of(dump: bytes) -> Image:
 
 
 def _epoch(answer: EpochAnswer) -> Epoch:
-    return Epoch(
+    return copied(
+        Epoch,
+        answer,
         prev_state_id=bytes.fromhex(answer.prev_state_id),
         state_id=bytes.fromhex(answer.state_id),
         log_id=bytes.fromhex(answer.log_id),
         witness_state_id=bytes.fromhex(answer.witness_state_id),
-        epoch=answer.epoch,
-        witness_epoch=answer.witness_epoch,
-        request_id=answer.request_id,
-        command=answer.command,
-        facts=answer.facts,
         command_digest=bytes.fromhex(answer.command_digest),
-        actor=answer.actor,
-        reason=answer.reason,
-        origin=answer.origin,
-        at_ms=answer.at_ms,
-        required_features=answer.required_features,
     )
 
 

@@ -9,9 +9,9 @@ from typing import Final, TypeVar
 import msgspec
 from prometheus_client.parser import text_string_to_metric_families
 
-from stele.console.upstream import AwayError, Upstream
+from stele.console.upstream import Upstream
+from stele.console.views import addresses_of
 from stele.domain.image import Image
-from stele.domain.names import NodeState
 from stele.runtime.answers.node import NodeView
 
 T = TypeVar("T")
@@ -20,8 +20,6 @@ EVERY_S: Final = 5.0
 """Least time between two samples. All pages share a sample."""
 LIMIT_S: Final = 2.0
 """A node that takes longer is missing in a sample."""
-MOST_NODES: Final = 64
-"""Limit of nodes that are asked. The others are shown without these values."""
 MOST_SAMPLES: Final = 720
 """One hour, if a page asks all the time."""
 SUMS: Final = {
@@ -87,16 +85,11 @@ class NodeStats:
         return NodesAnswer(every_ms=every_ms, samples=own)
 
     async def _sample(self, image: Image) -> NodesSample:
-        urls = {
-            node.node_id: node.address
-            for node in image.membership.nodes.values()
-            if node.address and node.state is not NodeState.LEFT and not node.excluded
-        }
-        names = sorted(urls)[:MOST_NODES]
-        found = await asyncio.gather(*(self._node(name, urls[name]) for name in names))
+        urls = addresses_of(image)
+        found = await asyncio.gather(*(self._node(*each) for each in urls.items()))
         now = NodesSample(
             at_ms=time.time_ns() // 1_000_000,
-            nodes=dict(zip(names, found, strict=True)),
+            nodes=dict(zip(urls, found, strict=True)),
             rates={},
             latencies={},
         )
@@ -104,7 +97,8 @@ class NodeStats:
 
     async def _node(self, name: str, url: str) -> NodeSample:
         view, metrics = await asyncio.gather(
-            self._body(f"{url}/v1/node"), self._body(f"{url}/metrics")
+            self._upstream.body(f"{url}/v1/node", LIMIT_S),
+            self._upstream.body(f"{url}/metrics", LIMIT_S),
         )
         sums = sums_of(metrics.decode(errors="replace"))
         try:
@@ -114,13 +108,6 @@ class NodeStats:
         if found.node_id != name:  # another node at the address
             return NodeSample()
         return NodeSample(bytes=found.bytes, keys=found.keys, **sums)
-
-    async def _body(self, url: str) -> bytes:
-        try:
-            answer = await self._upstream.one(url, LIMIT_S)
-        except AwayError:
-            return b""
-        return answer.body if answer.ok else b""
 
 
 def _only(sample: NodesSample, node_id: str) -> NodesSample:

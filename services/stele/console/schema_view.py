@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 import msgspec
 
+from stele.console.copying import copied
 from stele.domain.image import Image
 from stele.domain.model.schema import Balancing, SchemaImage, Table, TableOptions
 from stele.domain.model.schema_objects import (
@@ -185,14 +186,12 @@ def schema_shown(image: Image) -> SchemaShown:
     return SchemaShown(
         epoch=image.epoch,
         keyspaces=tuple(
-            KeyspaceShown(
-                name=each.name,
+            copied(
+                KeyspaceShown,
+                each,
                 replication=each.wanted.words(),
-                tablets=each.tablets,
-                initial_tablets=each.initial_tablets,
                 tables=len(schema.tables_of(each)),
                 dropped=each.dropped_version > 0,
-                balancing=each.balancing,
             )
             for each in keyspaces
         ),
@@ -260,17 +259,12 @@ def _objects(schema: SchemaImage) -> Iterator[ObjectShown]:
 def _snapshots(image: Image) -> tuple[SnapshotShown, ...]:
     found = image.table_snapshots.snapshots.values()
     return tuple(
-        SnapshotShown(
-            name=each.name,
-            table=each.table,
+        copied(
+            SnapshotShown,
+            each,
             request_id=each.snapshot_id,
-            epoch=each.epoch,
-            tablets=each.tablets,
             rows=sum(part.rows for part in each.parts),
-            size_bytes=each.size_bytes,
             nodes=len(each.parts),
-            taken_ms=each.taken_ms,
-            expires_ms=each.expires_ms,
         )
         for each in sorted(found, key=lambda snapshot: (snapshot.name, snapshot.snapshot_id))
     )

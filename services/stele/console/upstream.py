@@ -73,6 +73,14 @@ class Upstream:
         except FAILURES as error:
             raise AwayError(url, plain(error, limit_s)) from error
 
+    async def body(self, url: str, limit_s: float) -> bytes:
+        """Return the body of one address; empty if it does not answer, or with an error."""
+        try:
+            answer = await self.one(url, limit_s)
+        except AwayError:
+            return b""
+        return answer.body if answer.ok else b""
+
     async def _one(
         self,
         url: str,

@@ -7,12 +7,13 @@ from typing import Any, Final
 import msgspec
 import numpy as np
 
+from stele.console.copying import copied
 from stele.console.maps import TOKENS, map_of
 from stele.domain.image import Image
 from stele.domain.model.requests import Request
 from stele.domain.model.topology import Subject
 from stele.domain.model.transitions import Transition
-from stele.domain.names import TABLET_MAP, UNFINISHED, RequestStatus, TransitionState
+from stele.domain.names import TABLET_MAP, UNFINISHED, NodeState, RequestStatus, TransitionState
 from stele.domain.ring.placement import WRITES, Placement, rows_of
 from stele.domain.ring.ranges import RangeReplicas, upper_bound
 from stele.domain.ring.transition import TransitionRow
@@ -20,13 +21,15 @@ from stele.domain.topology.decide import summary_of, versions_of
 from stele.domain.topology.operations.base import Operation
 from stele.domain.topology.operations.table import OPERATIONS
 from stele.runtime.answers.coordinator import Progress
-from stele.runtime.answers.metadata_log import TopologyAnswer
+from stele.runtime.answers.topology import topology_answer
 from stele.words.explain import Case, KnownAnswers, moved, moved_line, sentences, story
 from stele.words.names import departure, what
 
 NEWEST_REQUESTS: Final = 200
 """Limit of finished requests that are shown with the state. Older ones are in the history."""
 NO_NAMES: Final[Mapping[str, str]] = MappingProxyType({})
+MOST_NODES: Final = 64
+"""Limit of nodes that are asked. The others are shown by the session-guard's liveness."""
 MOST_ROWS: Final = 500
 """Limit of the ranges of one node that are listed."""
 
@@ -156,17 +159,10 @@ def overview(image: Image, dropped: Mapping[str, str] = NO_NAMES) -> Overview:
         coordinator=image.topology.coordinator,
         commits=image.commits,
         nodes=tuple(
-            MemberSummary(
-                node_id=node.node_id,
-                address=node.address,
-                dc=node.dc,
-                rack=node.rack,
-                state=node.state,
+            copied(
+                MemberSummary,
+                node,
                 tokens=len(node.tokens),
-                shards=node.shards,
-                excluded=node.excluded,
-                cleanup_since=node.cleanup_since,
-                release_version=node.release_version,
                 number=numbers.get(node.node_id),
                 departure=departure(node, image.requests.requests.get(node.request_id)),
             )
@@ -189,7 +185,7 @@ def request_summaries(
     image: Image, dropped: Mapping[str, str] = NO_NAMES
 ) -> tuple[RequestSummary, ...]:
     """Return the unfinished requests, then the newest finished ones, each the newest first."""
-    names = {**dropped, **names_by_id(image)}
+    names = {**dropped, **image.schema.names_by_id()}
     found = sorted(image.requests.requests.values(), key=lambda r: -r.submitted_epoch)
     over = [r for r in found if r.status not in UNFINISHED][:NEWEST_REQUESTS]
     under_way = [r for r in found if r.status in UNFINISHED]
@@ -207,18 +203,14 @@ def range_summary(image: Image, name: str, place: int) -> RangeSummary | None:
         for t in image.topology.open()
         if name in t.plans and any(_meet(row, each) for each in t.plans[name].rows)
     )
-    return RangeSummary(
+    return copied(
+        RangeSummary,
+        row,
         placement=name,
         name=map_name(image, name),
         place=place,
         start=str(row.start),
         end=str(row.end),
-        reads=row.reads,
-        writes=row.writes,
-        other=row.other,
-        shards=row.shards,
-        version=row.version,
-        version_before=row.version_before,
         transitions=transitions,
         repaired_ms=_repaired_ms(image, name, place, len(placement)),
     )
@@ -249,8 +241,10 @@ def wait_report(image: Image, progress: Progress | None) -> WaitReport:
     """Return the sentences of ``stele why`` about all unfinished requests."""
     requests = [r for r in image.requests.requests.values() if r.status in UNFINISHED]
     requests.sort(key=lambda r: (r.submitted_epoch, r.request_id))
-    topology = topology_of(image)
-    known = KnownAnswers(topology, requests, [], names_by_id(image), progress, groups_of(image))
+    topology = topology_answer(image)
+    known = KnownAnswers(
+        topology, requests, [], image.schema.names_by_id(), progress, groups_of(image)
+    )
     work = () if progress is None else progress.transitions
     streams = {line for t in work if t.session for line in moved(t)}
     return WaitReport(
@@ -265,28 +259,12 @@ def wait_report(image: Image, progress: Progress | None) -> WaitReport:
     )
 
 
-def topology_of(image: Image) -> TopologyAnswer:
-    """Return the topology as the metadata-log answers it."""
-    return TopologyAnswer(
-        epoch=image.epoch,
-        state_id=image.state_id.hex(),
-        cluster=image.cluster,
-        cluster_id=image.cluster_id,
-        log_id=image.log_id.hex(),
-        topology=versions_of(image.topology),
-        coordinator=image.topology.coordinator,
-        transitions=tuple(summary_of(t) for t in image.topology.open()),
-        commits=image.commits,
-    )
-
-
-def names_by_id(image: Image) -> dict[str, str]:
-    """Return the names of keyspaces and tables by id."""
-    schema = image.schema
-    return {
-        **{each: keyspace.name for each, keyspace in schema.by_id.items()},
-        **{each: schema.full_name(table) for each, table in schema.tables.items()},
-    }
+def addresses_of(image: Image) -> dict[str, str]:
+    """Return the addresses of up to ``MOST_NODES`` nodes that should answer, by node, sorted."""
+    nodes = image.membership.nodes
+    here = (n for n in nodes.values() if n.state is not NodeState.LEFT and not n.excluded)
+    urls = sorted((node.node_id, node.address) for node in here if node.address)
+    return dict(urls[:MOST_NODES])
 
 
 def groups_of(image: Image) -> list[list[str]]:
@@ -371,23 +349,10 @@ def _request(image: Image, request: Request, names: dict[str, str]) -> RequestSu
     transition = image.topology.of_request(request.request_id)
     case = Case(request, transition, None)
     steps, step = steps_of(request, transition)
-    return RequestSummary(
-        request_id=request.request_id,
-        kind=request.kind,
-        status=request.status,
+    return copied(
+        RequestSummary,
+        request,
         what=what(request, names),
-        node_id=request.node_id,
-        from_node=request.from_node,
-        to_node=request.to_node,
-        actor=request.actor,
-        reason=request.reason,
-        error=request.error,
-        submitted_epoch=request.submitted_epoch,
-        started_epoch=request.started_epoch,
-        finished_epoch=request.finished_epoch,
-        submitted_at_ms=request.submitted_at_ms,
-        started_at_ms=request.started_at_ms,
-        finished_at_ms=request.finished_at_ms,
         transition_id="" if transition is None else transition.transition_id,
         state="" if transition is None else transition.state,
         entered_epoch=0 if transition is None else transition.entered_epoch,

@@ -22,8 +22,7 @@ from stele.console.alerts import (
 from stele.console.mirror import Mirror
 from stele.console.throughput import SAMPLE_S, Throughput, buckets_of
 from stele.console.upstream import AwayError, Upstream
-from stele.console.views import WaitReport, wait_report
-from stele.domain.names import NodeState
+from stele.console.views import WaitReport, addresses_of, wait_report
 from stele.runtime.answers.coordinator import Progress
 from stele.runtime.answers.session_guard import (
     AGREEMENT_PATH,
@@ -103,8 +102,6 @@ MOST_TEXT: Final = 1000
 """Limit of the text of one process: it goes to every page with each poll."""
 LIMIT_S: Final = 2.0
 """A service that takes longer counts as away in this poll."""
-MOST_NODES: Final = 64
-"""Limit of nodes that are polled. The others are shown by the session-guard's liveness."""
 
 
 class _AnyHealth(Health, frozen=True):
@@ -176,11 +173,7 @@ class Watch:
 
     async def _metrics(self, url: str) -> str:
         """Return the metrics of one instance as text; empty if it does not answer."""
-        try:
-            answer = await self._upstream.one(f"{url}/metrics", LIMIT_S)
-        except AwayError:
-            return ""
-        return answer.body.decode(errors="replace") if answer.ok else ""
+        return (await self._upstream.body(f"{url}/metrics", LIMIT_S)).decode(errors="replace")
 
     async def _poll(self) -> HealthPoll:
         processes, liveness, agreement, progress = await asyncio.gather(
@@ -227,21 +220,12 @@ class Watch:
         self._polled_epoch = epoch
 
     async def _processes(self) -> tuple[ProcessStatus, ...]:
+        nodes = addresses_of(self._mirror.image)
         wanted = [
             *((name, url) for name, urls in self._upstream.services.items() for url in urls),
-            *self._nodes(),
+            *((f"node {node_id}", url) for node_id, url in nodes.items()),
         ]
         return tuple(await asyncio.gather(*(self._process(*each) for each in wanted)))
-
-    def _nodes(self) -> list[tuple[str, str]]:
-        nodes = self._mirror.image.membership.nodes
-        here = [
-            node
-            for node in nodes.values()
-            if node.address and node.state is not NodeState.LEFT and not node.excluded
-        ]
-        here.sort(key=lambda node: node.node_id)
-        return [(f"node {node.node_id}", node.address) for node in here[:MOST_NODES]]
 
     async def _process(self, service: str, url: str) -> ProcessStatus:
         began_s = time.perf_counter()

@@ -27,7 +27,7 @@ from stele.domain.ring.ranges import Range, RangeReplicas
 from stele.domain.ring.transition import TransitionPlan
 from stele.domain.rules.retention import agreed_snapshots, trimming, truncatable, wanted_members
 from stele.domain.snapshot import image_to_facts
-from stele.domain.topology.decide import summary_of, versions_of
+from stele.domain.topology.decide import summary_of
 from stele.domain.view import filters, section, sections
 from stele.log.archive.snapshots import head_of, write
 from stele.log.chain import Anchor
@@ -49,9 +49,9 @@ from stele.runtime.answers.metadata_log import (
     PlannedRow,
     RequestAnswer,
     TabletRepairTime,
-    TopologyAnswer,
 )
 from stele.runtime.answers.schema import schema_answer
+from stele.runtime.answers.topology import topology_answer
 from stele.runtime.http import HttpError
 from stele.runtime.http_encoding import etag_of, not_modified, respond
 
@@ -125,17 +125,7 @@ class PageHandlers:
 
     async def get_topology(self, request: Request) -> Response:
         image = await self._reads.image(request)
-        answer = TopologyAnswer(
-            **_place(image),
-            cluster=image.cluster,
-            cluster_id=image.cluster_id,
-            log_id=image.log_id.hex(),
-            topology=versions_of(image.topology),
-            coordinator=image.topology.coordinator,
-            transitions=tuple(summary_of(t) for t in image.topology.open()),
-            commits=image.commits,
-        )
-        return await self._whole(request, image, answer)
+        return await self._whole(request, image, topology_answer(image))
 
     async def get_catch_up(self, request: Request) -> Response:
         image = await self._reads.image(request)

@@ -510,6 +510,11 @@ class SchemaImage(msgspec.Struct, frozen=True, dict=True):
             truncated_version=table.truncated_version,
         )
 
+    def names_by_id(self) -> dict[str, str]:
+        """Return the names of all keyspaces, and the full names of all tables."""
+        keyspaces = {id_: keyspace.name for id_, keyspace in self.by_id.items()}
+        return keyspaces | {id_: self.full_name(table) for id_, table in self.tables.items()}
+
     def full_name(self, table: Table) -> str:
         return f"{self.by_id[table.keyspace_id].name}.{table.name}"
 
