@@ -39,8 +39,7 @@ def test_description_file_is_imported_as_a_dump(stele: Stele, tmp_path: Path) ->
     assert "cluster Shop Prod: 6 nodes in east, south, west, 24 tokens" in ran.out
     assert "keyspace orders: 24 ranges compared, no difference" in ran.out
     document = msgspec.json.decode(output.read_bytes())
-    image = dumps.sound(output).image
-    assert image is not None
+    image = dumps.sound(output).state
     table = image.schema.table_named("orders.customers")
     assert table is not None
     columns = [column.name for column in image.schema.schemas[table.table_id].columns]
@@ -286,8 +285,8 @@ def test_schema_over_cql_is_that_of_the_driver_without_the_keyspace(
     file.write_bytes(encode_description(described))
     ran = stele.ok("import", "read", f"--file={file}", f"--output={output}")
     assert "2 objects of its schema" in ran.out
-    image = dumps.sound(output).image
-    assert image is not None and image.schema.type_named("orders.person")
+    image = dumps.sound(output).state
+    assert image.schema.type_named("orders.person")
     assert image.schema.table_named("orders.items")
 
 

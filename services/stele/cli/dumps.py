@@ -18,11 +18,13 @@ import msgspec
 from stele.cli.client import Client
 from stele.cli.errors import CliError, UsageError
 from stele.domain.column import as_list, column_of
+from stele.domain.commands import LoadState
 from stele.domain.described_state import Described, Placed, checked, described
 from stele.domain.facts import AnyFact
 from stele.domain.image import Image
+from stele.domain.overrides import packed_state
 from stele.domain.ring.ranges import RangeReplicas
-from stele.domain.snapshot import state_hash
+from stele.domain.snapshot import image_to_facts, state_hash
 from stele.domain.soundness import Flaw
 from stele.log.archive import snapshots
 from stele.log.archive.container import MAGIC, Container, DamagedFileError
@@ -85,10 +87,35 @@ class Dump(NamedTuple):
     image: Image | None
     flaws: tuple[Flaw, ...]
 
+    @property
+    def state(self) -> Image:
+        """The image of a dump without flaws."""
+        assert self.image is not None
+        return self.image
 
-def of_cluster(client: Client, epoch: int | None = None) -> Dump:
+    def load(self) -> LoadState:
+        """Return the command that makes this state that of a cluster."""
+        return LoadState(
+            content=packed(self.state),
+            of_epoch=self.head.epoch,
+            of_cluster_id=self.head.cluster_id,
+            of_log_id=self.head.log_id,
+        )
+
+
+def packed(image: Image) -> bytes:
+    """Return a state as commands carry it."""
+    return packed_state(image_to_facts(image))
+
+
+def of_cluster(client: Client, epoch: int | None = None) -> Image:
     """Return the state of a cluster at an epoch, or the newest. Raises CliError."""
-    return parse(raw_of_cluster(client, epoch), "what the metadata-log answers")
+    return of_answer(raw_of_cluster(client, epoch)).state
+
+
+def of_answer(raw: bytes) -> Dump:
+    """Parse what ``raw_of_cluster`` returns. Raises UsageError."""
+    return parse(raw, "what the metadata-log answers")
 
 
 def raw_of_cluster(client: Client, epoch: int | None = None) -> bytes:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
+import msgspec
 from cyclopts import Parameter
 
 from stele.cli.client import Client
@@ -12,11 +13,8 @@ from stele.cli.errors import CliError, RefusedError, UsageError
 from stele.cli.options import Change, Where
 from stele.cli.output import console, counted, print_line
 from stele.cli.reading import StateReading
-from stele.domain.commands import FoundCluster, LoadState
+from stele.domain.commands import FoundCluster
 from stele.domain.names import CommitMode
-
-if TYPE_CHECKING:
-    from stele.cli.dumps import Dump
 
 FOUNDED = 1
 """The epoch of a founding."""
@@ -71,9 +69,8 @@ def _found_from(file: Path, change: Change, where: Where) -> None:
                     "A metadata-log with STELE_FOUND=auto founds an empty log: set it to no, or start a local"
                     " stack with --no-found. A cluster's state is replaced by `stele unsafe load`.",
                 )
-        outcome = change.send(client, _load(dump))
-    assert dump.image is not None
-    members = sorted(dump.image.membership.nodes)
+        outcome = change.send(client, msgspec.structs.replace(dump.load(), founds=True))
+    members = dump.state.membership.nodes
     print_line(
         f"log {outcome.log_id} begins with epoch {dump.head.epoch} of {dump.head.cluster}, as its epoch"
         f" {outcome.epoch}",
@@ -94,17 +91,3 @@ def _waits(client: Client) -> bool:
         return False
     frozen = found.commits.mode is CommitMode.FROZEN and found.commits.since_epoch == FOUNDED
     return bool(found.cluster) and frozen
-
-
-def _load(dump: Dump) -> LoadState:
-    from stele.domain.overrides import packed_state  # noqa: PLC0415
-    from stele.domain.snapshot import image_to_facts  # noqa: PLC0415
-
-    assert dump.image is not None
-    return LoadState(
-        content=packed_state(image_to_facts(dump.image)),
-        founds=True,
-        of_epoch=dump.head.epoch,
-        of_cluster_id=dump.head.cluster_id,
-        of_log_id=dump.head.log_id,
-    )

@@ -63,11 +63,7 @@ def _read(client: Client, epoch: int | None, level: str = "barrier") -> SchemaAn
 
 def _chosen(answer: SchemaAnswer, name: str) -> list[Statement]:
     """Return the statements of a keyspace or of one object; all for an empty name."""
-    found = [
-        each
-        for each in statements(answer)
-        if not name or each.name == name or each.name.startswith(f"{name}.")
-    ]
+    found = _named(answer, name)
     if not found and name:
         raise CliError(
             f"The schema of epoch {answer.epoch} has no '{name}'.",
@@ -312,8 +308,7 @@ def plan(
     except ValueError as error:
         raise UsageError(f"{file}: {error}.", "`stele schema export` writes a schema.") from error
     with where.client() as client:
-        image = dumps.of_cluster(client).image
-    assert image is not None
+        image = dumps.of_cluster(client)
     planner = Change()
     after = _decided(without(image, wanted.changes), planner.envelope(wanted))
     found = plan_schema(image.schema, after.schema, managed)
@@ -448,8 +443,7 @@ def _show_effect(client: Client, envelope: Envelope) -> None:
     from stele.cli import dumps  # noqa: PLC0415 - what folds a state takes long to import
     from stele.runtime.answers.schema import schema_answer  # noqa: PLC0415
 
-    image = dumps.of_cluster(client).image
-    assert image is not None
+    image = dumps.of_cluster(client)
     after = _decided(image, envelope)
     lines = _diff_lines(
         list(statements(schema_answer(image))), list(statements(schema_answer(after)))

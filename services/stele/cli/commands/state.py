@@ -47,10 +47,9 @@ def export(
     dumps.check_free(file)
     with where.client() as client:
         raw = dumps.raw_of_cluster(client, epoch)
-    dump = dumps.parse(raw, "what the metadata-log answers")
-    assert dump.image is not None
+    dump = dumps.of_answer(raw)
     as_avro = (format_ or file.suffix.removeprefix(".")) == "avro"
-    content = raw if as_avro else dumps.as_json(dump.image)
+    content = raw if as_avro else dumps.as_json(dump.state)
     written = dumps.write_bytes(file, content)
     print_line(
         f"{size(written)} in {file}: epoch {dump.head.epoch} of {dump.head.cluster}, hash {dump.head.hash}"
@@ -129,9 +128,8 @@ def revert(
 
     command = RevertState(to_epoch=to, accept_loss=accept_loss)
     with where.client() as client:
-        target = dumps.of_cluster(client, to).image
-        assert target is not None
-        preview = msgspec.structs.replace(command, content=_content(target))
+        target = dumps.of_cluster(client, to)
+        preview = msgspec.structs.replace(command, content=dumps.packed(target))
         return _override(client, command, preview, change, dry_run=dry_run, confirmed=confirmed)
 
 
@@ -160,14 +158,7 @@ def load(
     from stele.cli import dumps  # noqa: PLC0415
 
     dump = dumps.sound(file)
-    assert dump.image is not None
-    command = LoadState(
-        content=_content(dump.image),
-        accept_loss=accept_loss,
-        of_epoch=dump.head.epoch,
-        of_cluster_id=dump.head.cluster_id,
-        of_log_id=dump.head.log_id,
-    )
+    command = msgspec.structs.replace(dump.load(), accept_loss=accept_loss)
     with where.client() as client:
         return _override(client, command, command, change, dry_run=dry_run, confirmed=confirmed)
 
@@ -199,8 +190,7 @@ def _override(
     epoch = change.submit(client, envelope).epoch
     from stele.cli import dumps  # noqa: PLC0415
 
-    now = dumps.of_cluster(client, epoch).image
-    override = None if now is None else now.overrides.last
+    override = dumps.of_cluster(client, epoch).overrides.last
     if override is None or override.epoch != epoch:
         raise CliError(f"Epoch {epoch} is not an override.", "Look at `stele epochs`.")
     print_line(
@@ -220,8 +210,7 @@ def _show(client: Client, envelope: Envelope, *, dry_run: bool) -> int:
     from stele.domain.view import diff  # noqa: PLC0415
     from stele.words.state_diff import diff_lines  # noqa: PLC0415
 
-    before = dumps.of_cluster(client).image
-    assert before is not None
+    before = dumps.of_cluster(client)
     command = msgspec.structs.replace(envelope.command, accept_loss=True)
     asked = msgspec.structs.replace(envelope, command=command, reason=envelope.reason or "dry run")
     on = _as_if_frozen(before, envelope.actor) if dry_run else before
@@ -230,7 +219,7 @@ def _show(client: Client, envelope: Envelope, *, dry_run: bool) -> int:
         raise CliError(found.message, found.hint, found.code)
     after, out = apply_facts(before, found), console()
     differ = {**diff(before, after), "overrides": {}}
-    ranges, names = 0, _names(before) | _names(after)
+    ranges, names = 0, before.schema.names_by_id() | after.schema.names_by_id()
     for sign, line in diff_lines(differ):
         ranges += line.startswith("placement ")
         if line.startswith("placement ") and ranges > SHOWN_RANGES:
@@ -249,13 +238,6 @@ def _show(client: Client, envelope: Envelope, *, dry_run: bool) -> int:
     return len(lost)
 
 
-def _names(image: Image) -> dict[str, str]:
-    """Return the names of keyspaces and tables by id."""
-    schema = image.schema
-    tables = {id_: schema.full_name(table) for id_, table in schema.tables.items()}
-    return {**{id_: keyspace.name for id_, keyspace in schema.by_id.items()}, **tables}
-
-
 def _as_if_frozen(image: Image, actor: str) -> Image:
     """Return the image as if frozen: a dry run works before the log is frozen, too."""
     from stele.domain.model.commits import Commits  # noqa: PLC0415
@@ -265,10 +247,3 @@ def _as_if_frozen(image: Image, actor: str) -> Image:
     if commits.mode is not CommitMode.OPEN:
         return image
     return msgspec.structs.replace(image, commits=Commits(mode=CommitMode.FROZEN, by=actor))
-
-
-def _content(image: Image) -> bytes:
-    from stele.domain.overrides import packed_state  # noqa: PLC0415
-    from stele.domain.snapshot import image_to_facts  # noqa: PLC0415
-
-    return packed_state(image_to_facts(image))
