@@ -16,11 +16,11 @@ from msgspec.structs import fields
 
 from stele.cli import notice
 from stele.cli.notice import ProgressLine
-from stele.cli.progress import ProgressSteps
 from stele_harness.conformance import command as conformance
 from stele_harness.conformance.kit import Result, name_of
 from stele_harness.conformance.rules import Broken
 from stele_harness.conformance.scenes import SCENES
+from stele_harness.progress import ProgressSteps
 from stele_simulator import sweep
 from stele_simulator.result import Result as Run
 from tests.cli.conftest import Stele

@@ -20,83 +20,19 @@ TICK_S: Final = 2.0
 """Interval of progress, and the time after which it is shown first."""
 
 
-class RetryNotice:
-    """A notice: one overwritten line on a terminal, elsewhere lines at intervals."""
-
-    def __init__(self, out: TextIO | None) -> None:
-        self._out = out
-        self._is_terminal = out is not None and out.isatty()
-        self._told_at_s = float("-inf")
-        self._open = False
-        self._lock = threading.Lock()
-
-    @contextmanager
-    def waiting(self, url: str, limit_s: float) -> Iterator[None]:
-        """Print that an address is silent, during a request to it.
-
-        A failed attempt would report that only after ``limit_s``.
-        """
-        answered = threading.Event()
-        if self._out is None:
-            yield
-            return
-
-        def watch() -> None:
-            began_s = monotonic()
-            while not answered.wait(SILENT_AFTER_S):
-                silent_s = monotonic() - began_s
-                with self._lock:
-                    if not answered.is_set():
-                        self._say(
-                            f"{url} has not answered for {silent_s:.0f} s;"
-                            f" waiting for {max(limit_s - silent_s, 0):.0f} s more"
-                        )
-
-        watcher = threading.Thread(target=watch, name="notice", daemon=True)
-        watcher.start()
-        try:
-            yield
-        finally:
-            with self._lock:
-                answered.set()
-
-    def tell(self, why: str, attempt: int, left_s: float) -> None:
-        """Print that attempt number ``attempt`` failed and that retries continue for ``left_s``."""
-        if self._out is not None:
-            with self._lock:
-                self._say(
-                    f"{why.rstrip('.')}; trying again ({attempt}), for {max(left_s, 0):.0f} s more"
-                )
-
-    def _say(self, line: str) -> None:
-        assert self._out is not None
-        now_s = monotonic()
-        if self._is_terminal:
-            self._out.write(f"\r\x1b[K{line[:WIDTH]}")
-            self._open = True
-        elif now_s - self._told_at_s >= AGAIN_EVERY_S:
-            self._out.write(f"stele: {line}\n")
-            self._told_at_s = now_s
-        self._out.flush()
-
-    def end(self) -> None:
-        """Remove the line: the request was answered or given up."""
-        if self._open and self._out is not None:
-            self._out.write("\r\x1b[K")
-            self._out.flush()
-        self._open = False
-
-
 class ProgressLine:
     """The progress of one operation: one overwritten line on a terminal, else a line at times.
 
     Where the share that is done is known, the line has the time left.
     """
 
-    def __init__(self, out: TextIO | None = None) -> None:
+    def __init__(self, out: TextIO | None = None, *, at_once: bool = False) -> None:
+        """``at_once``: show the first line without a pause where there is no terminal."""
         self._out = out or sys.stderr
         self._is_terminal = self._out.isatty()
-        self._began_s = self._told_at_s = monotonic()
+        self._is_shown = False
+        self._began_s = monotonic()
+        self._told_at_s = float("-inf") if at_once else self._began_s
         self._lock = threading.Lock()
 
     def passed_s(self) -> float:
@@ -110,6 +46,7 @@ class ProgressLine:
             line += f", about {duration((now_s - self._began_s) * (1 - share) / share)} to go"
         with self._lock:
             if self._is_terminal:
+                self._is_shown = True
                 self._write(f"\r\x1b[K{line[:WIDTH]}")
             elif now_s - self._told_at_s >= AGAIN_EVERY_S:
                 self._told_at_s = now_s
@@ -122,10 +59,19 @@ class ProgressLine:
     @contextmanager
     def shown(self, line: Callable[[], str]) -> Iterator[None]:
         """Show a line that changes while the block runs."""
+        try:
+            with self.repeated(line, TICK_S):
+                yield
+        finally:
+            self.end()
+
+    @contextmanager
+    def repeated(self, line: Callable[[], str], every_s: float) -> Iterator[None]:
+        """Show a line at intervals while the block runs, and leave the last one."""
         over = threading.Event()
 
         def watch() -> None:
-            while not over.wait(TICK_S):
+            while not over.wait(every_s):
                 self.tell(line())
 
         watcher = threading.Thread(target=watch, name="progress", daemon=True)
@@ -135,7 +81,6 @@ class ProgressLine:
         finally:
             over.set()
             watcher.join()
-            self.end()
 
     @contextmanager
     def aside(self) -> Iterator[None]:
@@ -146,9 +91,47 @@ class ProgressLine:
 
     def end(self) -> None:
         """Remove the line from a terminal."""
-        if self._is_terminal:
+        if self._is_shown:
+            self._is_shown = False
             self._write("\r\x1b[K")
 
     def _write(self, text: str) -> None:
         self._out.write(text)
         self._out.flush()
+
+
+class RetryNotice:
+    """Shows that a service does not answer, from the first failure on. Without ``out``, nothing."""
+
+    def __init__(self, out: TextIO | None) -> None:
+        self._line = None if out is None else ProgressLine(out, at_once=True)
+
+    @contextmanager
+    def waiting(self, url: str, limit_s: float) -> Iterator[None]:
+        """Show that an address is silent, during a request to it.
+
+        A failed attempt would report that only after ``limit_s``.
+        """
+        if self._line is None:
+            yield
+            return
+        began_s = monotonic()
+
+        def silence() -> str:
+            silent_s = monotonic() - began_s
+            left_s = max(limit_s - silent_s, 0)
+            return f"{url} has not answered for {silent_s:.0f} s; waiting for {left_s:.0f} s more"
+
+        with self._line.repeated(silence, SILENT_AFTER_S):
+            yield
+
+    def tell(self, why: str, attempt: int, left_s: float) -> None:
+        """Show that attempt number ``attempt`` failed and that retries continue for ``left_s``."""
+        if self._line is not None:
+            left = f"for {max(left_s, 0):.0f} s more"
+            self._line.tell(f"{why.rstrip('.')}; trying again ({attempt}), {left}")
+
+    def end(self) -> None:
+        """Remove the line: the request was answered or given up."""
+        if self._line is not None:
+            self._line.end()

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 import msgspec
 from cyclopts import App, Parameter
 
-from stele.cli.progress import ProgressSteps
+from stele_harness.progress import ProgressSteps
 
 if TYPE_CHECKING:
     from stele_simulator.processes.disaster import Disaster

@@ -17,11 +17,11 @@ from cyclopts import Parameter, validators
 from stele.cli.commands.log_offline import kafka_at
 from stele.cli.errors import Exit, UsageError
 from stele.cli.output import console
-from stele.cli.progress import ProgressSteps
 from stele.runtime.settings import KafkaSettings
 from stele_harness.conformance.kit import Result, name_of, run_kit, scenes_of
 from stele_harness.conformance.rules import Broken
 from stele_harness.conformance.scenes import SCENES
+from stele_harness.progress import ProgressSteps
 from stele_harness.stack.broker import BrokerCluster
 
 DIRECTORY = Path("build/conformance")
