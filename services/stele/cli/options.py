@@ -21,6 +21,7 @@ from stele.cli.client import Client
 from stele.cli.errors import TooOldError, UsageError
 from stele.cli.notice import RetryNotice
 from stele.cli.output import (
+    counted,
     error_console,
     print_csv,
     print_fitted,
@@ -197,6 +198,11 @@ class Format:
         """Print a line beside a table. CSV has none."""
         if self.output != "csv":
             print_line(text)
+
+    def note_more(self, count: int, what: str) -> None:
+        """Print that ``--limit`` left out ``count`` rows, if any: ``3 more tablets``."""
+        if count > 0:
+            self.note(f"{counted(count, what, f'{what}s')}: --limit 0 shows all.")
 
 
 @Parameter(name="*", group=CHANGES)

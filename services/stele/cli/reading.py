@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain, islice
 from typing import Literal, TypeVar
 
 from stele.cli.client import Client
@@ -63,6 +64,15 @@ def read_epochs(
             break
         found.extend(part)
     return found
+
+
+def first_rows(
+    pages: Iterator[P], limit: int, rows_of: Callable[[P], Sequence[T]]
+) -> tuple[P, list[T]]:
+    """Return the first page, and the first ``limit`` rows of all pages; 0: all rows."""
+    first = next(pages)
+    rows = (row for page in chain([first], pages) for row in rows_of(page))
+    return first, [*islice(rows, limit or None)]
 
 
 class NoRequestError(CliError):

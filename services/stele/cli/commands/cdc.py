@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 import time
 from datetime import UTC, datetime
-from itertools import islice
 from typing import Annotated, Any, Final
 
 import msgspec
@@ -15,7 +14,8 @@ from stele.cli.client import decode
 from stele.cli.commands.data import ask_any_node
 from stele.cli.commands.topology import ask_and_follow
 from stele.cli.options import FROM_ONE, FollowedChange, Force, Format, Json, ReadPoint, Where
-from stele.cli.output import clock, counted, error_console, id_table, table
+from stele.cli.output import clock, error_console, id_table, table
+from stele.cli.reading import first_rows
 from stele.domain.commands import NewCdcGeneration
 from stele.domain.model.cdc import GenerationSummary
 from stele.runtime.answers.metadata_log import CdcGenerationsPage, CdcStreamsPage
@@ -79,10 +79,7 @@ def streams(
             token=token,
             limit=min(limit or PAGE, PAGE),
         )
-        first = next(pages)
-        rest = (row for page in pages for row in page.streams)
-        missing = max(0, limit - len(first.streams)) if limit else None
-        found = [*first.streams, *islice(rest, missing)]
+        first, found = first_rows(pages, limit, lambda page: page.streams)
     if form.is_document:
         form.print_document(reading.document(generation=first.generation, streams=found))
         return
@@ -92,10 +89,8 @@ def streams(
     for row in found:
         shown.add_row(str(row.end), row.stream_id)
     form.print_table(shown)
-    if token is None and len(found) < first.generation.streams:
-        missing = first.generation.streams - len(found)
-        more = counted(missing, "more stream", "more streams")
-        form.note(f"{more}: --limit 0 shows all.")
+    if token is None:
+        form.note_more(first.generation.streams - len(found), "more stream")
 
 
 @app.command(name="new-generation")

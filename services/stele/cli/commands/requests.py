@@ -14,7 +14,6 @@ from stele.cli.history import ShortIds, names_of
 from stele.cli.options import FROM_ZERO, Format, Json, ReadPoint, Where, moment_ms
 from stele.cli.output import (
     clock,
-    counted,
     duration,
     id_table,
     print_fields,
@@ -79,9 +78,7 @@ def requests(
             "; ".join(text for text in (request.reason, request.error) if text),
         )
     form.print_table(shown)
-    if older:
-        more = counted(older, "older request", "older requests")
-        form.note(f"{more}: --limit 0 shows all.")
+    form.note_more(older, "older request")
     form.note(since_text(*reading.since))
 
 

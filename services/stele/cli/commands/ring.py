@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-from itertools import islice
 from typing import Annotated, NamedTuple
 
 from cyclopts import Parameter
@@ -12,8 +11,8 @@ from rich.text import Text
 
 from stele.cli.errors import CliError, UsageError
 from stele.cli.options import FROM_ZERO, Format, ReadPoint, Where
-from stele.cli.output import counted, joined, percent, table
-from stele.cli.reading import StateReading
+from stele.cli.output import joined, percent, table
+from stele.cli.reading import StateReading, first_rows
 from stele.domain.model.schema import Keyspace
 from stele.domain.ring.ranges import RING_SIZE, RangeReplicas, distance
 from stele.runtime.answers.metadata_log import PlacementsPage
@@ -55,9 +54,8 @@ def ring(
         if key is not None:
             form.note(f"{key_text(key)} is in this range")
         form.print_table(_table(f"placement {name} at epoch {reading.epoch}", rows))
-        if len(rows) < ranges and key is None:
-            more = counted(ranges - len(rows), "more range", "more ranges")
-            form.note(f"{more}: --limit 0 shows all.")
+        if key is None:
+            form.note_more(ranges - len(rows), "more range")
     if not found:
         form.note("No placements: create a keyspace with `stele keyspace create`.")
 
@@ -101,10 +99,7 @@ def shown_rows(
     if key is not None:
         which["token"] = str(token_of_key(key))
     pages = reading.pages("/v1/placements", PlacementsPage, limit=size, **which)
-    first = next(pages)
-    rest = (row for page in pages for row in page.rows)
-    missing = max(0, limit - len(first.rows)) if limit else None
-    rows = [*first.rows, *islice(rest, missing)]
+    first, rows = first_rows(pages, limit, lambda page: page.rows)
     return ShownRows(rows, first.ranges, first.placement, first.keyspaces)
 
 

@@ -22,7 +22,7 @@ from stele.cli.options import (
     Where,
     described,
 )
-from stele.cli.output import clock, counted, print_fields, print_line, print_value_as_json, size
+from stele.cli.output import clock, print_fields, print_line, print_value_as_json, size
 from stele.cli.output import table as table_of
 from stele.cli.reading import StateReading
 from stele.domain.model.operations import MoveTablets, TabletMove
@@ -83,9 +83,8 @@ def list_tablets(
     others = ", ".join(name for name in tables if name != table)
     if others:
         form.note(f"they are those of {others} too")
-    if len(rows) < tablets and key is None:
-        more = counted(tablets - len(rows), "more tablet", "more tablets")
-        form.note(f"{more}: --limit 0 shows all.")
+    if key is None:
+        form.note_more(tablets - len(rows), "more tablet")
 
 
 @app.command
@@ -179,9 +178,7 @@ def repairs(
     title = f"{len(times)} tablets of {table} at epoch {reading.epoch}"
     form.note(title)
     form.print_table(shown)
-    if len(first) < len(times):
-        more = counted(len(times) - len(first), "more tablet", "more tablets")
-        form.note(f"{more}: --limit 0 shows all.")
+    form.note_more(len(times) - len(first), "more tablet")
 
 
 @app.command
