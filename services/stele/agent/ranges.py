@@ -3,6 +3,7 @@
 Tablets are ranges of their table. A split that keeps the replicas is no change.
 """
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
@@ -114,41 +115,28 @@ def _moved(
     of: Callable[[RangeReplicas], tuple[str, ...]],
 ) -> Moved:
     """Return the ranges that became the node's, and those that are no longer its own."""
-    was = _covered(range_of(row) for row in gone if node_id in of(row))
-    now = _covered(range_of(row) for row in came if node_id in of(row))
+    was = [range_of(row) for row in gone if node_id in of(row)]
+    now = [range_of(row) for row in came if node_id in of(row)]
     return _without(now, was), _without(was, now)
 
 
-Interval = tuple[int, int]
-"""The tokens (start, end], where the end of the ring is a number above all tokens."""
-
-
-def _covered(ranges: Iterable[Range]) -> list[Interval]:
-    """Return the same tokens as ordered intervals that do not touch."""
-    found = list[Interval]()
-    for start, end in sorted((each.start, upper_bound(each.end)) for each in ranges):
-        if found and start <= found[-1][1]:
-            found[-1] = found[-1][0], max(end, found[-1][1])
-        else:
-            found.append((start, end))
-    return found
-
-
-def _without(these: list[Interval], those: list[Interval]) -> tuple[Range, ...]:
-    """Return ``these`` without ``those``. Both are ordered."""
-    found, at = list[Range](), 0
-    for begin, end in these:
-        start = begin
-        while at < len(those) and those[at][1] <= start:
-            at += 1
-        place = at
-        while place < len(those) and those[place][0] < end:
-            if start < those[place][0]:
-                found.append(_range(start, those[place][0]))
-            start = max(start, those[place][1])
-            place += 1
-        if start < end:
-            found.append(_range(start, end))
+def _without(these: Iterable[Range], those: Iterable[Range]) -> tuple[Range, ...]:
+    """Return the tokens of ``these`` that ``those`` lack, as ranges in ring order."""
+    steps = defaultdict[int, list[int]](lambda: [0, 0])
+    for side, ranges in enumerate((these, those)):
+        for each in ranges:
+            steps[each.start][side] += 1
+            steps[upper_bound(each.end)][side] -= 1
+    found, depth = list[Range](), [0, 0]
+    begun: int | None = None
+    for token in sorted(steps):
+        depth = [before + step for before, step in zip(depth, steps[token], strict=True)]
+        is_inside = depth[0] > 0 and not depth[1]
+        if begun is None and is_inside:
+            begun = token
+        elif begun is not None and not is_inside:
+            found.append(_range(begun, token))
+            begun = None
     return tuple(found)
 
 
