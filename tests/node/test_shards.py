@@ -154,9 +154,9 @@ async def test_each_tablet_is_in_the_partition_of_its_shard(node: OneNode) -> No
     ]
     sizes = await node.store.sizes()
     assert sizes[node.data_id].keys == 2, "for people both are one table"
-    held = held_of(node.world.image, "n1")
-    (told,) = await measured(node.store, "n1", node.world.image, held)
-    assert all(told.sizes_bytes), "each tablet is measured where it is"
+    (held,) = held_of(node.world.image, "n1")
+    sizes_bytes = await measured(node.store, "n1", node.world.image, held)
+    assert all(sizes_bytes), "each tablet is measured where it is"
 
 
 async def test_tablet_moves_between_shards_while_it_is_written_and_read(

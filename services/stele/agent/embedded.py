@@ -37,7 +37,7 @@ from stele.agent.probing import (
 )
 from stele.agent.ranges import OnRanges, watch_ranges
 from stele.agent.settings import AgentSettings
-from stele.agent.stores import Span, Store, resizes_of
+from stele.agent.stores import Store, resizes_of, spans_of
 from stele.agent.transfers import (
     PAGES_PATH,
     Transfers,
@@ -46,7 +46,6 @@ from stele.agent.transfers import (
     handlers_of,
 )
 from stele.domain.image import Image
-from stele.domain.messages import TabletSizes
 from stele.domain.model.schema_objects import TableSchema
 from stele.domain.names import OrderKind
 from stele.domain.routed import HOST, LOG, REPLICA, Routed
@@ -296,17 +295,9 @@ async def reporting(settings: AgentSettings, member: Member, store: Store) -> As
         yield
 
 
-async def _measured(store: Store, _: Image, held: Sequence[HeldTablets]) -> tuple[TabletSizes, ...]:
-    found = list[TabletSizes]()
-    for data_id, count, tablets in held:
-        ranges = [range_of(count, tablet) for tablet in tablets]
-        sizes = [store.size_bytes(Span(data_id, each.start, each.end)) for each in ranges]
-        found.append(
-            TabletSizes(
-                data_id=data_id, tablet_count=count, tablets=tablets, sizes_bytes=tuple(sizes)
-            )
-        )
-    return tuple(found)
+async def _measured(store: Store, _: Image, held: HeldTablets) -> list[int]:
+    ranges = [range_of(held.of, tablet) for tablet in held.tablets]
+    return [store.size_bytes(span) for span in spans_of([held.data_id], ranges)]
 
 
 def run_store(

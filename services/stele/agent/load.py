@@ -109,7 +109,7 @@ def resized(before: Sequence[HeldTablets], now: Sequence[HeldTablets]) -> tuple[
     return tuple(each for each in before if counts.get(each.data_id, each.of) != each.of)
 
 
-Measure = Callable[[Image, Sequence[HeldTablets]], Awaitable[tuple[TabletSizes, ...]]]
+Measure = Callable[[Image, HeldTablets], Awaitable[Sequence[int]]]
 """Measures the current sizes in bytes of these tablets of this node."""
 AddRates = Callable[[Sequence[TabletSizes]], tuple[TabletSizes, ...]]
 """Receives the tables of the next report, and returns them with rates where those are counted."""
@@ -177,7 +177,7 @@ class LoadReporter:
         """Measure the tablets and send one report."""
         image, agent = self._agent.image, self._agent
         held = await self._held(image)
-        tables = await self._measure(image, held)
+        tables = tuple([await self._sizes_of(image, each) for each in held])
         newest = agent.image
         if newest is not image:
             now = await self._held(newest)
@@ -208,6 +208,15 @@ class LoadReporter:
             )
         )
         self._told = held
+
+    async def _sizes_of(self, image: Image, held: HeldTablets) -> TabletSizes:
+        sizes = await self._measure(image, held)
+        return TabletSizes(
+            data_id=held.data_id,
+            tablet_count=held.of,
+            tablets=held.tablets,
+            sizes_bytes=tuple(sizes),
+        )
 
     async def _held(self, image: Image) -> tuple[HeldTablets, ...]:
         """Return ``held_of`` an image. It examines each table, so it runs in a thread."""

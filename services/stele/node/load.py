@@ -159,25 +159,12 @@ class Rates:
         return reads, writes, min(round(tablet.rate.lower), reads + writes)
 
 
-async def measured(
-    store: SqliteStore, node_id: str, image: Image, held: Sequence[HeldTablets]
-) -> tuple[TabletSizes, ...]:
+async def measured(store: SqliteStore, node_id: str, image: Image, held: HeldTablets) -> list[int]:
     """Return the current sizes of these tablets of a node, in bytes."""
-    found = list[TabletSizes]()
-    for data_id, count, tablets in held:
-        ranges = (range_of(count, tablet) for tablet in tablets)
-        spans = placed(image, node_id, spans_of([data_id], [*ranges]))
-        with metrics.measure_seconds.time():
-            sizes = await store.measure_each(spans)
-        found.append(
-            TabletSizes(
-                data_id=data_id,
-                tablet_count=count,
-                tablets=tablets,
-                sizes_bytes=tuple(size.size_bytes for size in sizes),
-            )
-        )
-    return tuple(found)
+    ranges = [range_of(held.of, tablet) for tablet in held.tablets]
+    spans = placed(image, node_id, spans_of([held.data_id], ranges))
+    with metrics.measure_seconds.time():
+        return [size.size_bytes for size in await store.measure_each(spans)]
 
 
 def with_rates(rates: Rates, tables: Sequence[TabletSizes]) -> tuple[TabletSizes, ...]:
