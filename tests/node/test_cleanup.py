@@ -13,6 +13,7 @@ from stele.domain.ring.partitioner import token_of
 from stele.domain.ring.ranges import MIN_TOKEN, Range
 from stele.node.cells import StoredCell
 from stele.node.store import SqliteStore
+from tests.node.sizes import size_of
 from tests.node.world import KEYSPACE, World
 
 
@@ -106,4 +107,4 @@ async def test_cleanup_deletes_all_rows_of_a_dropped_keyspace(
     await Cleaner("n1", await world.follower(), store, tuple).run(
         world.cleanup_order(), OrderProgress()
     )
-    assert (await store.size()).keys == 0
+    assert (await size_of(store)).keys == 0

@@ -27,6 +27,7 @@ from stele.node.wire import Write
 from stele.runtime.follow import Followed
 from tests.domain.history import LOG_ID
 from tests.node.peers import replica_of
+from tests.node.sizes import size_of
 from tests.node.test_agent import NEVER_S
 from tests.node.test_cleanup import joined
 from tests.node.test_gate import Start, record_count
@@ -196,7 +197,7 @@ async def test_cleanup_keeps_rows_of_lost_tables_but_not_of_dropped_ones(
     await later.wait_for_epoch(world.image.epoch)
     cleaner = Cleaner("n1", later, store, lambda: again.identity.unknown_data)
     await cleaner.run(world.cleanup_order(), OrderProgress())
-    assert (await store.size()).keys == 50
+    assert (await size_of(store)).keys == 50
     assert await store.partitions() == [lost.data_id]
     followed = Followed(start.follower)
     followed.caught_up.set()

@@ -24,6 +24,7 @@ from stele.node import wire
 from stele.node.cells import Cell, StoredCell, newest
 from stele.node.commits import GROUP_BYTES, StoreFailed, StoreLocked
 from stele.node.store import INLINE_BYTES, Cursor, Size, SqliteStore
+from tests.node.sizes import size_of
 from tests.node.world import until
 
 RING = Span("ks", MIN_TOKEN, MIN_TOKEN)
@@ -126,7 +127,7 @@ async def test_deletion_stops_at_its_limit_and_its_range(store: SqliteStore) -> 
     await store.write([StoredCell("ks", token, b"k", 1, False, b"1234") for token in range(1, 11)])
     assert await store.delete(Span("ks", 0, 5), 3) == Size(3, 15)
     assert await store.delete(Span("ks", 0, 5), 3) == Size(2, 10)
-    assert await store.size() == Size(5, 25)
+    assert await size_of(store) == Size(5, 25)
     await store.write([StoredCell("other", 1, b"key", 1, False, b"1")])
     assert await store.sizes() == {"ks": Size(5, 25), "other": Size(1, 4)}
     assert await store.partitions() == ["ks", "other"]
@@ -204,7 +205,7 @@ async def test_write_ahead_log_stays_bounded_under_constant_writes(
     assert written == 32_000_000
     # The limit, and one more group of writes before the writer checks it.
     assert largest < 2 * 1024 * 1024 + 2 * GROUP_BYTES
-    assert (await store.size()).keys == 320
+    assert (await size_of(store)).keys == 320
     await store.close()
 
 
@@ -254,7 +255,7 @@ async def test_deletions_return_space_to_the_file_system(tmp_path: Path) -> None
     store = SqliteStore(path)  # a new process continues the vacuum
     await until(lambda: store.free_bytes() == 0, "the free pages to be returned")
     await until(lambda: path.stat().st_size < 1_100_000, "the file to become shorter")
-    assert (await store.size()).keys == 10
+    assert (await size_of(store)).keys == 10
     await store.close()
 
 

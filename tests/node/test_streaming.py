@@ -26,6 +26,7 @@ from stele.node.cells import Cell, StoredCell
 from stele.node.store import Into, Permit
 from stele.node.wire import Scan, Scanned
 from tests.node.peers import NODES, Peers
+from tests.node.sizes import size_of
 from tests.node.world import TERM, World
 
 
@@ -160,7 +161,7 @@ async def test_large_ranges_are_streamed_in_pages(
         for node_id in ("n1", "n2", "n3"):
             await cluster.put(node_id, key, Cell(5, False, b"x" * 100))
     await cluster.stream()
-    assert (await cluster.stores["n4"].size()).keys == 100
+    assert (await size_of(cluster.stores["n4"])).keys == 100
     assert len([s for _, s in cluster.scans if s.cursor is not None]) >= 5
 
 
@@ -273,7 +274,7 @@ async def test_stream_stops_when_the_session_closes(cluster: Cluster) -> None:
     cluster.on_page = close
     with pytest.raises(SessionClosedError):
         await cluster.stream()
-    assert (await cluster.stores["n4"].size()).keys == 0
+    assert (await size_of(cluster.stores["n4"])).keys == 0
     assert cluster.sessions.manager.in_use() == ()
 
 
@@ -303,7 +304,7 @@ async def test_rows_truncated_during_streaming_are_not_stored(cluster: Cluster) 
     order = msgspec.structs.replace(cluster.order(), session=session)
     await cluster.streamers["n4"].run(order, OrderProgress())
     assert pages > 0
-    assert (await cluster.stores["n4"].size()).keys == 0
+    assert (await size_of(cluster.stores["n4"])).keys == 0
     (transition,) = [t for t in world.image.topology.open() if t.session == session]
     portions = portions_of(world.image, transition, "n4", {}, frozenset())
     assert {p.data_ids for p in portions} == {(world.data_id,)}
@@ -344,4 +345,4 @@ async def test_page_is_not_written_if_the_session_closes_before_the_write(
     monkeypatch.setattr(store, "write", after_the_end)
     with pytest.raises(SessionClosedError):
         await cluster.stream()
-    assert (await store.size()).keys == 0
+    assert (await size_of(store)).keys == 0

@@ -15,6 +15,7 @@ from stele.node.replica import LocalReplica
 from stele.node.store import SqliteStore
 from stele.node.wire import Answer, Read, ReadMode, Write
 from tests.node.peers import replica_of
+from tests.node.sizes import size_of
 from tests.node.world import Sessions, World
 
 OLD, NEW = Cell(9, False, b"old"), Cell(3, False, b"new")
@@ -60,7 +61,7 @@ async def test_truncation_deletes_exactly_the_old_data(world: World, store: Sqli
     progress = OrderProgress()
     await Truncator(follower, store).run(world.order(OrderKind.TRUNCATE), progress)
     assert await store.partitions() == sorted(["another", world.data_id])
-    assert (await store.size()).keys == 2
+    assert (await size_of(store)).keys == 2
     assert progress.keys_done == 450
     assert progress.bytes_done == progress.bytes_total > 0
     await Truncator(follower, store).run(world.order(OrderKind.TRUNCATE), progress)
@@ -93,7 +94,7 @@ async def test_queued_write_of_truncated_data_is_refused(world: World, store: Sq
     await asyncio.sleep(0)
     world.truncate()
     assert (await late).code is Code.STALE_VERSION
-    assert (await store.size()).keys == 0
+    assert (await size_of(store)).keys == 0
 
 
 async def test_write_in_flight_at_the_truncation_is_deleted(
@@ -108,7 +109,7 @@ async def test_write_in_flight_at_the_truncation_is_deleted(
     world.truncate()
     await Truncator(follower, store).run(world.order(OrderKind.TRUNCATE), OrderProgress())
     assert late.done()
-    assert (await store.size()).keys == 0
+    assert (await size_of(store)).keys == 0
 
 
 async def test_replica_reads_the_log_before_it_serves_truncated_data(

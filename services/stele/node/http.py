@@ -14,6 +14,7 @@ from starlette.routing import Route
 
 from stele.agent.admission import Advertised, Expelled
 from stele.agent.agent import Agent
+from stele.agent.columns import check_columns
 from stele.agent.gate import Gate
 from stele.agent.member import shut_out
 from stele.agent.probing import (
@@ -271,15 +272,10 @@ class NodeHttp:
         self._check_meant(routed.replica, routed.host_id, routed.log_id)
 
     def _check_row(self, routed: Routed, body: bytes) -> None:
-        """Check the columns of a row as a write does. Raises HttpError."""
-        image = self._agent.image
-        data = image.schema.of_data(routed.data_id)
-        rows = None if data is None else rows_of(image, data.name)
-        if rows is not None:
-            try:
-                rows.check_columns(body)
-            except RequestRefused as refused:
-                raise _error_of(refused) from refused
+        """Check the columns of a row, as before a write. Raises HttpError."""
+        schema = self._agent.image.schema.columns_of(routed.data_id)
+        if schema is not None:
+            check_columns(schema, body)
 
     def _check_ready(self) -> None:
         out = self._shut_out()
@@ -357,20 +353,16 @@ async def _measured(kind: str, work: Callable[[], Awaitable[T]]) -> T:
         return await work()
     except RequestRefused as refused:
         outcome = refused.code
-        raise _error_of(refused) from refused
+        raise HttpError(
+            refused.status,
+            refused.code,
+            refused.message,
+            hint=refused.hint,
+            details=refused.details,
+        ) from refused
     finally:
         metrics.requests.labels(kind, outcome).inc()
         metrics.request_seconds.labels(kind).observe(time.perf_counter() - began_s)
-
-
-def _error_of(refused: RequestRefused) -> HttpError:
-    return HttpError(
-        refused.status,
-        refused.code,
-        refused.message,
-        hint=refused.hint,
-        details=refused.details,
-    )
 
 
 def _packed(answer: object) -> Response:

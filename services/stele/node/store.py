@@ -249,7 +249,7 @@ class SqliteStore:
         if found is None:
             return None
         if found[2] is None:
-            return await self._in_scanner(lambda: self._read_large(keyspace, token, key))
+            return await self._in_scanner(lambda: _cell_at(self._scanner, keyspace, token, key))
         return Cell(found[0], kind_of(found[1]), found[2])
 
     def timestamp(self, keyspace: str, token: int, key: bytes) -> int:
@@ -356,11 +356,6 @@ class SqliteStore:
             )
         return pages * page_size
 
-    async def size(self) -> Size:
-        """Return the size of everything. It reads every row, at 1 us each."""
-        sizes = (await self.sizes()).values()
-        return Size(sum(size.keys for size in sizes), sum(size.size_bytes for size in sizes))
-
     async def sizes(self) -> dict[str, Size]:
         """Return the size of each keyspace with rows here, by data id.
 
@@ -392,11 +387,6 @@ class SqliteStore:
         """Return the latest timestamp of any row, in microseconds; 0 if the store is empty."""
         text = "select coalesce(max(timestamp), 0) from cells"
         return await self._in_scanner(lambda: int(self._scanner.execute(text).fetchone()[0]))
-
-    def _read_large(self, keyspace: str, token: int, key: bytes) -> Cell | None:
-        all_sizes = MAX_TOKEN
-        found = self._scanner.execute(_READ, (keyspace, token, key, all_sizes)).fetchone()
-        return None if found is None else Cell(found[0], kind_of(found[1]), found[2])
 
     async def _in_scanner(self, work: Callable[[], T]) -> T:
         return await uncancelled(self._loop.run_in_executor(self._scans, work))
@@ -496,15 +486,15 @@ def _write_row(
         placed = row._replace(keyspace=name)
         if capture is not None:
             # Before the cell: the image before the change is still there.
-            before = _cell_before(writer, placed) if capture.preimage else None
+            before = _cell_at(writer, *placed[:3]) if capture.preimage else None
             _write_cell(writer, log_row(placed, before))
         found.append(_write_cell(writer, placed))
     return found[0] if found else None
 
 
-def _cell_before(writer: sqlite3.Connection, row: StoredCell) -> Cell | None:
+def _cell_at(connection: sqlite3.Connection, keyspace: str, token: int, key: bytes) -> Cell | None:
     all_sizes = MAX_TOKEN
-    found = writer.execute(_READ, (row.keyspace, row.token, row.key, all_sizes)).fetchone()
+    found = connection.execute(_READ, (keyspace, token, key, all_sizes)).fetchone()
     return None if found is None else Cell(found[0], kind_of(found[1]), found[2])
 
 
@@ -544,11 +534,8 @@ def _write_cell(writer: sqlite3.Connection, row: StoredCell) -> int:
 
 
 def _merged_with_stored(writer: sqlite3.Connection, row: StoredCell) -> StoredCell:
-    found = writer.execute(_READ, (row.keyspace, row.token, row.key, MAX_TOKEN)).fetchone()
-    if found is None:
-        return row
-    timestamp, kind, value = found
-    return row._replace(**merged(Cell(timestamp, kind_of(kind), value), Cell(*row[3:]))._asdict())
+    before = _cell_at(writer, *row[:3])
+    return row if before is None else row._replace(**merged(before, Cell(*row[3:]))._asdict())
 
 
 def page_in(

@@ -217,11 +217,6 @@ class TableRows:
                 raise self._elsewhere(column)
         return values
 
-    def check_columns(self, body: bytes) -> None:
-        """Check that a body is a JSON object of columns of the table. Raises RequestRefused."""
-        for name in self._object(body):
-            self._column(name)
-
     def _object(self, body: bytes) -> dict[str, object]:
         try:
             found: object = decode_json(body)
@@ -230,12 +225,10 @@ class TableRows:
         if isinstance(found, dict):
             return found
         why = f": {found}" if isinstance(found, Exception) else ""
-        raise RequestRefused(
-            400,
+        raise self._refused(
             "malformed_json",
             f"Table {self._name} has columns, and the body is not a JSON object{why}.",
             'Send the columns to write, such as {"name": "Ada"}; null deletes a value.',
-            self._details(),
         )
 
     def _column(self, name: str) -> Column:
@@ -245,41 +238,39 @@ class TableRows:
         shown = name[:128]
         dropped = [each for each in self._schema.dropped_columns if each.name == name]
         if dropped:
-            raise RequestRefused(
-                400,
+            raise self._refused(
                 "dropped_column",
                 f"Column {shown} of table {self._name} was dropped at epoch"
                 f" {dropped[-1].dropped_epoch}.",
                 f"Read the table's version {self._schema.version}: `stele schema show {self._name}`.",
-                self._details(column=shown, type=dropped[-1].type),
+                column=shown,
+                type=dropped[-1].type,
             )
-        raise RequestRefused(
-            400,
+        raise self._refused(
             "unknown_column",
             f"Table {self._name} has no column {shown!r} in version {self._schema.version}.",
             f"`stele schema show {self._name}` lists the columns.",
-            self._details(column=shown),
+            column=shown,
         )
 
     def _encoded(self, column: Column, value: object) -> bytes:
         try:
             encoded = encode_value(column.parsed, value, self._fields_of)
         except ValueMismatch as error:
-            raise RequestRefused(
-                400,
+            raise self._refused(
                 "wrong_type",
                 f"Column {column.name} of table {self._name} has the type {column.type}: {error}.",
                 f"Send a value of that type; version {self._schema.version} of the table has it.",
-                self._details(column=column.name, type=column.type),
+                column=column.name,
+                type=column.type,
             ) from error
         if len(encoded) > MAX_COLUMN_BYTES:
-            raise RequestRefused(
-                400,
+            raise self._refused(
                 "value_too_large",
                 f"The value of column {column.name} has {len(encoded)} bytes; the limit is"
                 f" {MAX_COLUMN_BYTES}.",
                 "Split it over several rows.",
-                self._details(column=column.name),
+                column=column.name,
             )
         return encoded
 
@@ -310,49 +301,44 @@ class TableRows:
         elif self._schema.parameters.get(DEFAULT_TTL, "0") != "0":
             what = f"has {DEFAULT_TTL}, and rows do not expire here"
         if what:
-            raise RequestRefused(
-                400,
+            raise self._refused(
                 "not_supported",
                 f"The store for trials cannot keep rows of table {self._name}: it {what}.",
                 "Use another table, or a store of your own.",
-                self._details(),
             )
 
     def _bad_key(self, count: int) -> RequestRefused:
         names = [column.name for column in self._schema.columns if column.in_primary_key]
-        return RequestRefused(
-            400,
+        return self._refused(
             "bad_primary_key",
             f"The primary key of table {self._name} has the columns {', '.join(names)}; the number of values"
             f" in the path is {count}.",
             f"Send the path /v1/data/{self._name}/{'/'.join(names).upper()}. Static columns are at the"
             " partition key alone.",
-            self._details(),
         )
 
     def _not_the_key(self, column: Column) -> RequestRefused:
-        return RequestRefused(
-            400,
+        return self._refused(
             "bad_primary_key",
             f"The row has another value of the key column {column.name} than the path.",
             "Leave key columns out of the row, or send those of the path.",
-            self._details(column=column.name),
+            column=column.name,
         )
 
     def _elsewhere(self, column: Column) -> RequestRefused:
         is_static = column.kind is ColumnKind.STATIC
-        return RequestRefused(
-            400,
+        return self._refused(
             "bad_primary_key",
             f"Column {column.name} of table {self._name} is {column.kind}, and the path names a"
             f" {'row' if is_static else 'partition'}.",
             "Static columns are at the partition key alone, and other columns at the whole key.",
-            self._details(column=column.name),
+            column=column.name,
         )
 
-    def _details(self, **details: str) -> dict[str, str | int]:
-        """Return the details of an error, with the version of the table to read."""
-        return {**details, "table_version": self._schema.version}
+    def _refused(self, code: str, message: str, hint: str, **details: str) -> RequestRefused:
+        """Return an error, with the version of the table to read in its details."""
+        version = self._schema.version
+        return RequestRefused(400, code, message, hint, {**details, "table_version": version})
 
 
 def _segments(path: DataPath) -> list[str]:
