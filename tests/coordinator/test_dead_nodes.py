@@ -10,6 +10,7 @@ from stele.coordinator.steps import Limits
 from stele.domain.commands import Cancel, CreateKeyspace, DropKeyspace, Leave, SetSetting
 from stele.domain.names import NodeState, RequestStatus, TransitionState
 from tests.coordinator.stories import error_of, reach, status_of, undoing
+from tests.coordinator.waits import blockers
 from tests.coordinator.world import World, three_nodes
 from tests.domain.epochs import code_of
 
@@ -40,7 +41,7 @@ def request_of(operation: str) -> str:
 
 
 def missing(world: World) -> set[str]:
-    return {b.node_id for b in world.brain.steps.blockers}
+    return {b.node_id for b in blockers(world.brain.steps)}
 
 
 @pytest.mark.parametrize("rf", [1, 2, 3])
@@ -105,7 +106,7 @@ def test_wait_after_the_point_of_no_return_names_the_missing_node(state: Transit
     world.pass_s(LONG_S)
     assert status_of(world, "join-a2") is RequestStatus.RUNNING
     assert missing(world) == {"a2"}
-    assert all(b.silent_for_s > LONG_S / 2 for b in world.brain.steps.blockers)
+    assert all(b.silent_for_s > LONG_S / 2 for b in blockers(world.brain.steps))
     assert code_of(world.apply(Cancel("join-a2"))) == "past_point_of_no_return"
     world.nodes["a2"].alive = world.nodes["a2"].applies = True
     world.run()

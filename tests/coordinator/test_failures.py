@@ -36,6 +36,7 @@ from tests.coordinator.failures import (
 )
 from tests.coordinator.operations import begin, begin_undone, is_over, serving_ranges, stand_still
 from tests.coordinator.stories import error_of, reach, status_of, undoing
+from tests.coordinator.waits import blockers
 from tests.coordinator.world import again
 
 replace = msgspec.structs.replace
@@ -118,7 +119,7 @@ class Case:
             world.pass_s(LONG_S)
             is_later = world.transition(self.request_id).state is not row.state
             assert is_later == (expected == WAITS_LATER)
-            assert {b.node_id for b in world.brain.steps.blockers}, "it says on whom"
+            assert {b.node_id for b in blockers(world.brain.steps)}, "it says on whom"
             self.recover()
         self.end()
         if expected == UNDONE or expected.endswith(THEN_UNDONE):

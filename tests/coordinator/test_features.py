@@ -13,6 +13,7 @@ from stele.domain.commands import (
 )
 from stele.domain.names import RequestStatus
 from tests.coordinator.stories import error_of, status_of, undoing
+from tests.coordinator.waits import blockers
 from tests.coordinator.world import World, three_nodes
 
 FEATURE = "tablets"
@@ -53,7 +54,7 @@ def test_feature_is_enabled_once_all_nodes_have_acknowledged_the_request(world: 
     enable(world)
     world.pass_s(60)
     assert status_of(world, ASKED) is RequestStatus.PENDING
-    (blocker,) = world.brain.steps.blockers
+    (blocker,) = blockers(world.brain.steps)
     assert blocker.node_id == "b1"
     assert "has applied epoch" in blocker.why
     late.applies = True
@@ -66,7 +67,7 @@ def test_wait_for_a_down_member_names_it(world: World) -> None:
     enable(world)
     world.pass_s(100)
     assert status_of(world, ASKED) is RequestStatus.PENDING
-    assert {blocker.node_id for blocker in world.brain.steps.blockers} == {"b1"}
+    assert {blocker.node_id for blocker in blockers(world.brain.steps)} == {"b1"}
     undoing(world)
     assert over(world) is RequestStatus.FAILED
     assert "b1" in error_of(world, ASKED)

@@ -18,6 +18,7 @@ from stele.domain.names import (
 )
 from stele.domain.topology.planning import GroupPlan, plan_group
 from tests.coordinator.stories import joining, reach, spread, status_of, undoing, wide
+from tests.coordinator.waits import blockers, waiting_for
 from tests.coordinator.world import TICK_S, World, empty_cluster, report_of, three_nodes
 
 STATE = TransitionState
@@ -180,7 +181,7 @@ def test_failed_cleanup_blocks_no_other_request_and_is_retried() -> None:
     orders = len(world.orders("a1", OrderKind.CLEANUP))
     steps = world.pass_s(Limits().silence_s / 2)
     assert len(world.orders("a1", OrderKind.CLEANUP)) == orders
-    assert "disk full" in steps.waiting_for
+    assert "disk full" in waiting_for(steps)
     world.run()
     assert not world.image.membership.nodes["a1"].cleanup_since
 
@@ -202,8 +203,8 @@ def test_barrier_waits_for_every_node_and_names_the_blocker() -> None:
     world = joining(STATE.JOIN_GROUP0, fenced=False)
     world.nodes["b1"].applies = False
     steps = world.pass_s(5)
-    assert [b.node_id for b in steps.blockers] == ["b1"]
-    assert "has applied epoch" in steps.blockers[0].why
+    assert [b.node_id for b in blockers(steps)] == ["b1"]
+    assert "has applied epoch" in blockers(steps)[0].why
 
 
 def test_quorum_is_enough_after_the_patience() -> None:
@@ -250,7 +251,7 @@ def test_requests_of_an_older_version_block_the_barrier() -> None:
     world = joining(STATE.JOIN_GROUP0, fenced=False)
     world.nodes["b1"].holds = 1
     steps = world.pass_s(5)
-    assert "older than" in steps.blockers[0].why
+    assert "older than" in blockers(steps)[0].why
     world.nodes["b1"].holds = None
     world.nodes["a2"].mute = False
     world.run()

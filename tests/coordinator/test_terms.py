@@ -22,6 +22,7 @@ from stele.domain.names import OrderKind, RequestKind, RequestStatus, Transition
 from stele.domain.not_taken import expired
 from tests.coordinator.operations import begin
 from tests.coordinator.stories import joining, spread, status_of
+from tests.coordinator.waits import waiting_for
 from tests.coordinator.world import three_nodes
 
 STATE = TransitionState
@@ -33,7 +34,7 @@ def test_stale_term_sends_no_commands_or_orders() -> None:
     seen = Observed(world.image, world.brain.acks, world.brain.reports, 0, world.now_s)
     steps = next_steps(Memory(), seen, world.limits)
     assert not steps.commands and not steps.orders
-    assert "another coordinator" in steps.waiting_for
+    assert "another coordinator" in waiting_for(steps)
 
 
 def test_acks_of_a_node_restarted_with_an_earlier_clock_count_again() -> None:

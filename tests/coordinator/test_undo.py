@@ -4,6 +4,7 @@ from stele.coordinator.steps import Limits
 from stele.domain.commands import Cancel, DropKeyspace
 from stele.domain.names import NodeState, RequestStatus, TransitionState
 from tests.coordinator.stories import error_of, joining, reach, status_of, undoing
+from tests.coordinator.waits import blockers
 from tests.coordinator.world import World, empty_cluster, three_nodes
 from tests.domain.epochs import code_of
 
@@ -21,7 +22,7 @@ def test_join_waits_for_needed_dead_nodes_without_a_limit() -> None:
     world.add("a2")
     steps = world.pass_s(5 * Limits().dead_node_patience_s)
     assert status_of(world, "join-a2") is RequestStatus.PENDING
-    assert [b.node_id for b in steps.blockers] == ["b1", "c1"]
+    assert [b.node_id for b in blockers(steps)] == ["b1", "c1"]
     world.nodes["b1"].alive = True
     world.until(lambda: status_of(world, "join-a2") is RequestStatus.DONE, "the join")
 

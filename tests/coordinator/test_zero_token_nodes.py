@@ -16,6 +16,7 @@ from stele.domain.commands import (
 from stele.domain.names import NodeState, RequestStatus, TransitionState
 from tests.coordinator.stories import reach, status_of
 from tests.coordinator.test_move import rows
+from tests.coordinator.waits import blockers
 from tests.coordinator.world import World, empty_cluster, three_nodes
 from tests.domain.epochs import code_of
 
@@ -73,7 +74,7 @@ def test_barrier_waits_for_a_zero_token_node() -> None:
     reach(world, "leave", STATE.WRITE_BOTH_READ_OLD, fenced=False)
     world.nodes["z1"].applies = False
     steps = world.pass_s(2)
-    assert [blocker.node_id for blocker in steps.blockers] == ["z1"]
+    assert [blocker.node_id for blocker in blockers(steps)] == ["z1"]
     took_s = world.until(lambda: status_of(world, "leave") is RequestStatus.DONE, "a quorum")
     assert took_s >= Limits().barrier_patience_s - 2, "then it is fenced out"
 

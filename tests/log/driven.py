@@ -62,9 +62,9 @@ class Driven:
                 self._carry_out(order)
             for envelope in steps.commands:
                 self.submit(envelope)
-            if steps.waiting_for == "requests":
+            if not steps.waits:
                 return
-        raise AssertionError(f"still waiting for {steps.waiting_for}: {steps.blockers}")
+        raise AssertionError(f"still waiting for {steps.waits}")
 
     def _hear_nodes(self) -> None:
         image = self.image

@@ -247,15 +247,6 @@ class Steps(msgspec.Struct, frozen=True):
     orders: tuple[Order, ...] = ()
     waits: tuple[Wait, ...] = ()
 
-    @property
-    def waiting_for(self) -> str:
-        """The first wait in words; "requests" if there is nothing to do."""
-        return self.waits[0].what if self.waits else "requests"
-
-    @property
-    def blockers(self) -> tuple[Blocker, ...]:
-        return tuple(dict.fromkeys(b for wait in self.waits for b in wait.blockers))
-
 
 # The context of one call of ``next_steps``: its input, and values that several rules derive from
 # it.
