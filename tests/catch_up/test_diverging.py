@@ -25,7 +25,7 @@ from stele.domain.model.archive import UPKEEP
 from stele.log.archive.archive import Archive
 from stele.log.follower import LogFollower
 from stele.runtime.http import build_app
-from tests.catch_up.test_telling import ME, NOW_MS, announce_next, head, own
+from tests.catch_up.test_announcements import ME, NOW_MS, announce_next, head, own
 from tests.domain.archive.announced import replica
 from tests.domain.archive.logs import founded
 from tests.domain.epochs import History

@@ -28,7 +28,7 @@ from stele.runtime.answers.plans import PlanAnswer, PlanVerdict
 from stele.runtime.answers.tablet_balancer import SizesAnswer
 from tests.cli.conftest import Server, Stele
 from tests.cli.test_changes import IDENTITY
-from tests.coordinator.test_dead_for_good import two_of_a_rack
+from tests.coordinator.test_dead_node_removal import two_of_a_rack
 from tests.coordinator.test_preflight import envelope
 from tests.coordinator.test_preflight import joining as join_of
 from tests.coordinator.test_tablets import TABLE, tablets, with_table

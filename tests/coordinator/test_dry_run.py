@@ -15,7 +15,7 @@ from stele.domain.model.settings import MIB
 from stele.domain.names import ReportStatus, RequestStatus, TransitionState, WaitKind
 from stele.runtime.answers.plans import PlanAnswer, PlanVerdict
 from tests.coordinator.stories import joining
-from tests.coordinator.test_dead_for_good import two_of_a_rack
+from tests.coordinator.test_dead_node_removal import two_of_a_rack
 from tests.coordinator.test_preflight import ASK, Choices, bounded, envelope, quiet
 from tests.coordinator.test_preflight import joining as join_of
 from tests.coordinator.world import World, report_of, three_nodes
