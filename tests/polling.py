@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable
 
@@ -29,3 +30,11 @@ def wait_until(
         if time.monotonic() >= end:
             raise AssertionError(f"not within {deadline_s} s: {what}{last}")
         time.sleep(poll_s)
+
+
+async def until(condition: Callable[[], object], what: str, deadline_s: float = PATIENCE_S) -> None:
+    """Wait in the event loop."""
+    end = time.monotonic() + deadline_s
+    while not condition():
+        assert time.monotonic() < end, f"not within {deadline_s} s: {what}"
+        await asyncio.sleep(POLL_S / 4)

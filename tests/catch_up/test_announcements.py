@@ -46,7 +46,7 @@ from stele.runtime.settings import ConfigurationError
 from tests.domain.epochs import History
 from tests.domain.history import three_nodes
 from tests.log.archive_store.made import SNAPSHOTS, Made
-from tests.services.world import until
+from tests.polling import until
 
 NOW_MS = 1_700_000_000_000
 ME = ReplicaIdentity("cu-1", "demo", "folder")
@@ -232,32 +232,6 @@ async def test_process_with_a_copied_folder_ends_if_another_announces_itself(
         with pytest.raises(ConfigurationError, match="http://there:2 has a folder of replica cu-1"):
             await task
     assert len(said) == 1
-
-
-async def test_expired_announcement_is_retried_with_an_id_after_the_horizon(
-    log: History, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """While no other command arrives, all ids of its time are too old."""
-    monkeypatch.setattr(announcements, "PAUSE_S", 0.001)
-    horizon_ms, asked = state_time_ms(log.image.state_id) + 1_000, list[str]()
-
-    class Forgetful:
-        horizon_ms = -1
-
-        async def submit(self, envelope: Envelope, _: float) -> Outcome:
-            asked.append(envelope.request_id)
-            self.horizon_ms = horizon_ms
-            raise NotTakenError(envelope.request_id, expired(horizon_ms))
-
-    @asynccontextmanager
-    async def commander() -> AsyncIterator[Forgetful]:
-        yield Forgetful()
-
-    task = asyncio.create_task(send_due_commands(commander, lambda: log.image, own))
-    await until(lambda: len(asked) > 2, "it was said again")
-    task.cancel()
-    times = [time_ms(request_id) for request_id in asked[:3]]
-    assert times == [state_time_ms(log.image.state_id), horizon_ms + 1, horizon_ms + 1]
 
 
 async def test_retry_after_a_moved_horizon_has_no_pause(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import threading
 from collections import deque
 from collections.abc import Iterator
@@ -156,6 +157,13 @@ def stele(
     # The server answers at once. A busy machine must not add notices about silence.
     monkeypatch.setattr("stele.cli.notice.SILENT_AFTER_S", 60.0)
     return Stele(capsys)
+
+
+class Terminal(io.StringIO):
+    """A text file that counts as a terminal."""
+
+    def isatty(self) -> bool:
+        return True
 
 
 STATE_ID = "ab" * 16

@@ -23,15 +23,7 @@ from stele.domain.names import RequestKind
 from stele.runtime.answers.common import ErrorBody
 from stele.runtime.answers.coordinator import NodeProgress, TransitionProgress
 from stele.runtime.request_ids import new_request_id
-from tests.cli.conftest import (
-    NODES,
-    Server,
-    Stele,
-    at,
-    cluster,
-    request,
-    transition,
-)
+from tests.cli.conftest import NODES, Server, Stele, Terminal, at, cluster, request, transition
 from tests.cli.test_reads import IDLE
 from tests.cli.test_why import STALLED
 
@@ -170,11 +162,6 @@ def test_deleting_data_needs_the_typed_name_or_yes(
     assert sent(server)["reason"] == "a rehearsal"
 
 
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
-
-
 def test_cancel_accepts_a_prefix_of_an_id(server: Server, stele: Stele) -> None:
     cluster(server, requests=[request("running")])
     server.answer("POST", "/v1/commands", ACCEPTED)
@@ -182,30 +169,6 @@ def test_cancel_accepts_a_prefix_of_an_id(server: Server, stele: Stele) -> None:
     assert sent(server)["command"] == {"type": "cancel", "target": "join-n3-1"}
     assert sent(server)["request_id"] == "mine"
     assert server.asked_for("/v1/requests")[0].query["prefix"] == ["join-n3"]
-
-
-def test_cancel_reads_the_end_of_a_forgotten_request_from_the_log(
-    server: Server, stele: Stele
-) -> None:
-    """Requests of the balancer are forgotten as soon as they end."""
-    pending = request("pending")
-    cluster(server, requests=[pending])
-    server.answer("POST", "/v1/commands", ACCEPTED)
-    gone = {"code": "unknown_request", "message": "There is no request 'join-n3-1'."}
-    server.answers.pop(("GET", "/v1/requests/join-n3-1"), None)
-    server.answer("GET", "/v1/requests/join-n3-1", gone, status=404)
-    ended = {**pending, "status": "cancelled", "error": "by ada", "finished_epoch": 14}
-    facts = [{"type": "RequestChanged", "request": {**ended, "finished_at_ms": 4_000}}]
-    row = {"epoch": 14, "command": "cancel", "at_ms": 4_000, "facts": facts}
-    server.answers.pop(("GET", "/v1/epochs"), None)
-    server.answer("GET", "/v1/epochs", [row])
-    server.answer("GET", "/v1/epochs", [])
-    ran = stele.ok("cancel", "join-n3")
-    (asked, *_) = server.asked_for("/v1/epochs")
-    assert asked.query["from"] == [str(ACCEPTED["epoch"])]
-    *_, end, proof = ran.out.splitlines()
-    assert end.startswith("cancelled at epoch 14, 3.0 s after it was asked for: by ada")
-    assert proof == "no range has other replicas than before"
 
 
 def test_cancel_with_an_ambiguous_prefix_sends_nothing(server: Server, stele: Stele) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import socket
 import ssl
 import subprocess
@@ -19,7 +18,7 @@ from stele.cli.errors import Exit, UnreachableError
 from stele.cli.main import run
 from stele.cli.notice import RetryNotice
 from stele.cli.places import ServiceAddresses
-from tests.cli.conftest import Server, Stele, cluster, request
+from tests.cli.conftest import Server, Stele, Terminal, cluster, request
 from tests.cli.test_changes import ACCEPTED
 from tests.cli.test_reads import IDLE
 
@@ -57,17 +56,6 @@ def test_unreachable_service_fails_within_the_timeout(
     assert f"{DEAD} cannot be reached" in err.splitlines()[0]
     assert "trying again (1)" in err.splitlines()[0]
     assert "metadata-log did not answer in 2 s" in last_line(err)
-
-
-@pytest.mark.parametrize("timeout_s", [1.0, 3.0])
-def test_timeout_holds_for_a_service_that_hangs(
-    timeout_s: float, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with socket.create_server(("127.0.0.1", 0), backlog=16) as hung:
-        url = f"http://127.0.0.1:{hung.getsockname()[1]}"
-        code = run(["status", "--url", url, "--url", DEAD, "--timeout", str(timeout_s)])
-    assert code == 3
-    assert f"did not answer in {timeout_s:g} s" in last_line(capsys.readouterr().err)
 
 
 def test_address_that_never_answers_is_reported_before_the_timeout(
@@ -149,11 +137,6 @@ def test_retry_notice_on_a_terminal_is_one_updated_line() -> None:
     assert out.getvalue().count("\n") == 0
     assert "trying again (3), for 27 s more" in out.getvalue()
     assert out.getvalue().endswith("\r\x1b[K")
-
-
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
 
 
 @pytest.mark.parametrize(

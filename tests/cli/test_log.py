@@ -12,7 +12,7 @@ from stele.cli import history
 from stele.cli.errors import UsageError
 from stele.cli.notice import ProgressLine
 from stele.cli.options import moment_ms
-from tests.cli.conftest import Server, Stele, at, cluster, request
+from tests.cli.conftest import Server, Stele, Terminal, at, cluster, request
 
 COLOUR = {"type": "SettingChanged", "name": "colour", "value": "red"}
 NODE = {"type": "NodeNumbered", "number": 3, "node_id": "n4"}
@@ -234,10 +234,6 @@ def test_times_are_durations_dates_or_timestamps() -> None:
 def test_progress_is_one_line_on_a_terminal_and_periodic_lines_otherwise(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    class Terminal(io.StringIO):
-        def isatty(self) -> bool:
-            return True
-
     now_s = 100.0
     monkeypatch.setattr("stele.cli.notice.monotonic", lambda: now_s)
     terminal, file = Terminal(), io.StringIO()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import re
 import sys
 import time
@@ -23,7 +22,7 @@ from stele_harness.conformance.scenes import SCENES
 from stele_harness.progress import ProgressSteps
 from stele_simulator import sweep
 from stele_simulator.result import Result as Run
-from tests.cli.conftest import Stele
+from tests.cli.conftest import Stele, Terminal
 from tests.polling import wait_until
 
 FIGURES: Any = {each.name: 0 for each in fields(Run) if each.type in (int, float)}
@@ -43,11 +42,6 @@ def test_progress_time_is_real_time_in_the_simulator(monkeypatch: pytest.MonkeyP
     steps = ProgressSteps("seeds", ["1"], jobs=1)
     monkeypatch.setattr(time, "monotonic", lambda: -1000.0)
     assert "1 seeds in 0." in steps.line()
-
-
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
 
 
 def test_progress_line_on_a_terminal_is_overwritten_and_erased(

@@ -286,23 +286,6 @@ BEHIND = """async () => {
 """Set the result of a poll, because no node lags for long. The next poll replaces it."""
 
 
-def test_search_finds_refused_commands_by_actor(stack: Stack, watched: Watched) -> None:
-    body = {
-        "request_id": new_request_id(),
-        "actor": "eve",
-        "reason": "why not",
-        "command": {"type": "leave", "node_id": "n99"},
-    }
-    answer = httpx.post(f"{stack.url('metadata-log')}/v1/commands", json=body, timeout=240)
-    assert answer.status_code == 409
-    command(stack, type="set_setting", name="colour", value="red")
-    page = watched.open("#/history?refused=true&actor=eve")
-    found = page.locator("[data-list=found] .epoch")
-    expect(found).to_have_count(1)
-    expect(found.first).to_contain_text("refused")
-    expect(found.first).to_contain_text("leave")
-
-
 def test_text_of_the_log_is_escaped_and_hidden_characters_are_shown(
     stack: Stack, watched: Watched
 ) -> None:
@@ -439,27 +422,6 @@ def test_keyspace_is_created_dropped_and_found_in_the_history_by_name(
     begins = found.locator(".facts li", has_text="drop_keyspace archive begins")
     begins.get_by_role("button").click()
     expect(page.locator("aside[aria-label=Operation]")).to_contain_text("mallory: nobody needs it")
-
-
-def test_waiting_join_is_shown_and_cancelled(stack: Stack, watched: Watched) -> None:
-    """The node requests its join itself. A paused node delays the join."""
-    page = watched.open("#/operations")
-    stack.kill("n2", signal.SIGSTOP)
-    try:
-        stack.add_node(5)
-        request = page.locator(".request", has_text="join n5")
-        expect(request).to_be_visible(timeout=240_000)
-        expect(request.locator(".why")).to_contain_text("n2", timeout=240_000)
-        page.goto(f"{watched.url}/#/nodes?node=n5")
-        page.locator("aside [data-deed=cancel]").click()
-        page.locator("[name=reason]").fill("the wrong machine")
-        page.locator("[data-deed=confirm]").click()
-        expect(page.locator("[data-outcome=done]")).to_be_visible()
-        page.locator("[data-deed=follow]").click()
-    finally:
-        stack.kill("n2", signal.SIGCONT)
-    expect(page.locator("aside .badge", has_text="cancelled")).to_be_visible(timeout=240_000)
-    stack.kill_for_good("n5")
 
 
 def test_unavailable_metadata_log_is_named_and_followed_again(

@@ -29,7 +29,7 @@ from stele.runtime.transport import PIECE_BYTES, HttpTransport, Transport
 from stele.words.decisions import Wanted
 from tests.console.generated import Generated, served
 from tests.console.test_packed_map import grown, images
-from tests.services.world import until
+from tests.polling import until
 
 LIMIT_S = 240.0
 

@@ -9,7 +9,7 @@ from itertools import count
 import aiohttp
 
 from stele_harness.demo import load as demo
-from tests.services.world import until
+from tests.polling import until
 
 KEYS_PER_WORKER = 32
 PAUSE_S = 0.005

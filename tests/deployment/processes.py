@@ -34,7 +34,8 @@ from stele_harness.stack.process import Program
 from tests import forked
 from tests.deployment.load import PAUSE_S, Load
 from tests.deployment.process import Service, Start, services
-from tests.services.world import settle, until
+from tests.polling import until
+from tests.services.world import settle
 
 KEYSPACE = "library"
 HTTP_OK = 200

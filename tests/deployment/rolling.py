@@ -14,7 +14,7 @@ from stele.runtime.request_ids import new_request_id
 from stele_harness.stack.ports import free_port
 from tests.deployment.process import Service
 from tests.deployment.processes import Deployment, following
-from tests.services.world import until
+from tests.polling import until
 from tests.upgrade.builds import environment
 
 LOGS = ("metadata-log-1", "metadata-log-2")

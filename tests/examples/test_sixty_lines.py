@@ -25,7 +25,7 @@ from stele_harness.stack.process import Process, Program, spawn
 from tests.deployment.load import Load, running
 from tests.deployment.processes import HTTP_OK, NO_REDIS, Deployment, following
 from tests.examples.go_agent import command_line
-from tests.services.world import until
+from tests.polling import until
 
 STORE = Path("examples/sixty_lines/store.py")
 SIXTY_LINES = (sys.executable, str(STORE))

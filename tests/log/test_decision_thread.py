@@ -33,7 +33,7 @@ from stele.metadata_log.writer import Writer as Shell
 from tests.coordinator.test_tablets import with_table
 from tests.log.memory import MemoryLog, MemoryPartition
 from tests.log.test_pipeline import LARGE, Writer, applied_once, by_name, code_of, create, setting
-from tests.services.world import until
+from tests.polling import until
 
 TIMEOUT_S = 240.0
 

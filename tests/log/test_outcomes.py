@@ -194,20 +194,6 @@ def test_refusal_that_lost_is_decided_again() -> None:
     assert [(o.applied, o.epoch) for o in answers] == [(True, 3)]
 
 
-def test_refusal_recorded_by_another_writer_is_the_answer() -> None:
-    partition = MemoryPartition()
-    one, two = create(partition), Writer("second", partition)
-    two.meet()
-    mine, theirs = ask(one, "leave", Leave("n1")), ask(two, "leave", Leave("n1"))
-    two.settle()
-    one.settle()
-    assert mine == theirs
-    refusals = [
-        f for epoch in winners(partition) for f in epoch.facts if isinstance(f, CommandRefused)
-    ]
-    assert len(refusals) == 1
-
-
 @pytest.mark.parametrize(
     "request_id",
     [

@@ -234,30 +234,6 @@ def test_the_same_request_id_in_flight_shares_one_record() -> None:
     assert [o.epoch for o in writer.answers[named("a")]] == [2, 2]
 
 
-def test_retry_after_the_answer_gets_the_same_epoch() -> None:
-    partition = MemoryPartition()
-    writer = create(partition)
-    writer.submit(setting("a"))
-    writer.settle()
-    writer.submit(setting("a"))
-    assert [o.epoch for o in writer.answers[named("a")]] == [2, 2]
-    assert writer.pipeline.in_flight == 0
-
-
-def test_a_retry_at_another_writer_is_applied_once() -> None:
-    partition = MemoryPartition()
-    one, two = create(partition), Writer("second", partition)
-    two.meet()
-    one.submit(setting("a"))
-    two.submit(setting("a"))
-    one.land()
-    two.land()
-    two.settle()
-    one.settle()
-    assert applied_once(partition)[named("a")] == 2
-    assert [o.epoch for w in (one, two) for o in w.answers[named("a")]] == [2, 2]
-
-
 def test_a_lost_append_is_resolved_by_a_noop() -> None:
     partition = MemoryPartition()
     writer = create(partition)
@@ -268,16 +244,6 @@ def test_a_lost_append_is_resolved_by_a_noop() -> None:
     writer.pipeline.resolve()
     writer.settle()
     assert [(o.applied, o.epoch) for o in writer.answers[named("a")]] == [(True, 3)]
-
-
-def test_resolving_a_late_record_changes_nothing() -> None:
-    partition = MemoryPartition()
-    writer = create(partition)
-    writer.submit(setting("a"))
-    writer.pipeline.resolve()
-    writer.settle()
-    assert [o.epoch for o in writer.answers[named("a")]] == [2]
-    assert len(winners(partition)) == 2
 
 
 def test_a_refusal_rests_on_the_newest_state() -> None:
@@ -310,34 +276,6 @@ def test_readers_of_one_turn_share_a_barrier() -> None:
     assert writer.pipeline.in_flight == 2
     writer.settle()
     assert len(seen) == 51
-
-
-def test_barrier_covers_earlier_commits_of_other_writers() -> None:
-    partition = MemoryPartition()
-    one, two = create(partition), Writer("second", partition)
-    two.meet()
-    two.submit(setting("two"))
-    two.settle()
-    seen = list[Outcome]()
-    one.linearizable_read(seen)
-    one.settle()
-    assert seen[0].epoch > two.answers[named("two")][0].epoch
-    assert one.pipeline.fold.image.features.settings["two"] == "v"
-
-
-def test_later_barrier_covers_commits_since_an_earlier_one() -> None:
-    partition = MemoryPartition()
-    one, two = create(partition), Writer("second", partition)
-    two.meet()
-    early, late = list[Outcome](), list[Outcome]()
-    one.linearizable_read(early)
-    one.land()
-    two.meet()
-    two.submit(setting("two"))
-    two.settle()
-    one.linearizable_read(late)
-    one.settle()
-    assert early[0].epoch < two.answers[named("two")][0].epoch < late[0].epoch
 
 
 def test_fact_too_large_for_a_record_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,8 +1,6 @@
 """A reader detects what it missed, and acknowledges nothing while in doubt (docs/design.md, rule 11)."""
 
 import asyncio
-import time
-from collections.abc import Callable
 from types import SimpleNamespace
 
 import msgspec
@@ -24,6 +22,7 @@ from stele.log.follower import Floor, LogFollower
 from stele.log.port import Record, TopicProbe
 from tests.domain.history import three_nodes
 from tests.log.memory import MemoryLog, MemoryPartition
+from tests.polling import until
 
 TIMEOUT_S = 240.0
 OTHER_LOG = bytes([5] * 16)
@@ -58,13 +57,6 @@ class SlowLooks(MemoryLog):
         if self.end_told is not None:
             return found._replace(end=self.end_told, value=None)
         return found
-
-
-async def until(condition: Callable[[], object], what: str) -> None:
-    end_s = time.monotonic() + TIMEOUT_S
-    while not condition():
-        assert time.monotonic() < end_s, f"not within {TIMEOUT_S} s: {what}"
-        await asyncio.sleep(0.005)
 
 
 class Following:

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import time
-from collections.abc import Callable
-
 import msgspec
 import pytest
 
@@ -30,6 +26,7 @@ from stele.placements.fold import FRESH, RecordJudge
 from tests.domain.epochs import History as Story
 from tests.domain.history import three_nodes
 from tests.log.memory import MemoryLog, MemoryPartition
+from tests.polling import until
 
 OLDER, NEW, NEWER = (bytes([number] * 16) for number in (0x00, 0xC0, 0xC1))
 KEPT = 6
@@ -175,13 +172,6 @@ def test_spark_job_continues_only_from_the_recovered_state(log: Recovered) -> No
 
 
 # Readers in their event loop: first the anchor, then the record.
-
-
-async def until(condition: Callable[[], object], what: str) -> None:
-    end_s = time.monotonic() + 10
-    while not condition():
-        assert time.monotonic() < end_s, f"not within 10 s: {what}"
-        await asyncio.sleep(0.005)
 
 
 def follower_of(partition: MemoryPartition, start: Start | None = None) -> LogFollower:

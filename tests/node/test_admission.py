@@ -50,7 +50,8 @@ from stele.log.errors import AnchorLostError
 from stele.runtime.service import Stop
 from stele.runtime.settings import ConfigurationError
 from tests.domain.history import join
-from tests.node.world import World, until
+from tests.node.world import World
+from tests.polling import until
 
 Directory = Callable[..., DataDirectory]
 
@@ -224,18 +225,6 @@ async def test_join_is_sent_again_under_a_new_request_id(
     first, second = (envelope.request_id for envelope in log.asked)
     assert first == "join-1" != second
     assert all(isinstance(envelope.command, Join) for envelope in log.asked)
-
-
-async def test_announcement_with_an_expired_request_id_gets_a_new_id(
-    world: World, directory: Directory
-) -> None:
-    log = Log(NotTakenError("old", EXPIRED), None)
-    elsewhere = replace(ADVERTISED, address="http://elsewhere")
-    await admit(directory("n1"), elsewhere, await world.follower(), log, Stop())
-    first, second = log.asked
-    assert isinstance(first.command, AnnounceNode)
-    assert first.command == second.command
-    assert first.request_id != second.request_id
 
 
 async def test_request_id_after_an_expired_one_is_later_than_the_horizon(

@@ -18,7 +18,8 @@ from stele.domain.names import OrderKind
 from stele.domain.ring.partitioner import token_of
 from stele.domain.topology.barriers import AckTable
 from stele.log.follower import LogFollower
-from tests.node.world import KEYSPACE, TERM, OpenGate, World, until
+from tests.node.world import KEYSPACE, TERM, OpenGate, World
+from tests.polling import until
 
 NEVER_S = 60.0
 

@@ -29,7 +29,8 @@ from stele.log.follower import LogFollower
 from stele.runtime import announce
 from stele.runtime.announce import Announcer
 from stele.runtime.service import Stop
-from tests.node.world import World, until
+from tests.node.world import World
+from tests.polling import until
 
 NODE, HOST = "n1", "host-n1"
 OWN = Advertised(

@@ -20,7 +20,8 @@ from stele.node.coordinate import Consistency, Coordination, OutcomeUnknown, Pla
 from stele.node.table_rows import DataPath, place_of, write_of
 from stele.node.wire import Answer, AnyOp, Read, ReadMode, Write
 from tests.domain.history import join
-from tests.node.world import KEYSPACE, World, until
+from tests.node.world import KEYSPACE, World
+from tests.polling import until
 
 QUORUM, ONE, ALL = Consistency.QUORUM, Consistency.ONE, Consistency.ALL
 KEY = b"k"

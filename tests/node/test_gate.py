@@ -23,7 +23,8 @@ from stele.log.recovery import start_after
 from stele.runtime.service import Stop
 from tests.domain.history import join
 from tests.log.memory import MemoryLog, MemoryPartition
-from tests.node.world import World, until
+from tests.node.world import World
+from tests.polling import until
 
 WAITS_S = 240.0
 

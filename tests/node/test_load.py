@@ -30,11 +30,10 @@ from stele.node.store import Size, SqliteStore
 from stele.runtime.logs import get_logger
 from tests.domain.load_of import table_of
 from tests.node.world import World
-from tests.node.world import until as until_within
+from tests.polling import until
 
 NEVER_S = 3600.0
 SOON_S = 0.02
-DEADLINE_S = 240.0
 """A measurement that takes a second is followed by a pause of ten."""
 KEYS = [f"k{number}".encode() for number in range(100)]
 
@@ -54,10 +53,6 @@ class FakeAgent(SimpleNamespace):
     @property
     def image(self) -> object:
         return self.follower.image
-
-
-async def until(condition: Callable[[], object], what: str) -> None:
-    await until_within(condition, what, DEADLINE_S)
 
 
 def create(world: World, table: str) -> str:

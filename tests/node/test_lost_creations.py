@@ -31,7 +31,8 @@ from tests.node.sizes import size_of
 from tests.node.test_agent import NEVER_S
 from tests.node.test_cleanup import joined
 from tests.node.test_gate import Start, record_count
-from tests.node.world import OpenGate, World, until
+from tests.node.world import OpenGate, World
+from tests.polling import until
 
 TABLE = "music.songs"
 

@@ -31,7 +31,8 @@ from stele.log.brokers import Brokers
 from stele.runtime.service import Stop
 from tests.domain.ack_of import ack_of
 from tests.domain.history import three_nodes
-from tests.node.world import OpenGate, World, until
+from tests.node.world import OpenGate, World
+from tests.polling import until
 
 
 async def run_and_kill(folder: Path, world: World, least: int = 1) -> list[Ack]:

@@ -16,7 +16,8 @@ from stele.domain.names import OrderKind, ReportStatus
 from stele.log.codec import decode_report, encode_report
 from stele.node.commits import uncancelled
 from tests.domain.history import join
-from tests.node.world import TERM, World, until
+from tests.node.world import TERM, World
+from tests.polling import until
 
 RUNNING, SUCCESS, FAILED = ReportStatus.RUNNING, ReportStatus.SUCCESS, ReportStatus.FAILED
 

@@ -21,7 +21,8 @@ from stele.node.commits import StoreFailed
 from stele.node.store import PRAGMAS, SqliteStore
 from tests.node.disk import Change, ForgetfulDisk, Unsupported, inserted
 from tests.node.test_streaming import Cluster, fill_by_quorums, gained
-from tests.node.world import World, until
+from tests.node.world import World
+from tests.polling import until
 
 RING = Span("ks", MIN_TOKEN, MIN_TOKEN)
 

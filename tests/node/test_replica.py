@@ -26,7 +26,8 @@ from stele.node.wire import AnyOp, Read, ReadMode, Scan, Write
 from tests.domain.load_of import table_of
 from tests.log.memory import MemoryLog, MemoryPartition
 from tests.node.peers import replica_of
-from tests.node.world import KEYSPACE, Sessions, World, until
+from tests.node.world import KEYSPACE, Sessions, World
+from tests.polling import until
 
 CELL = Cell(7, False, b"value")
 

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stele.agent.judging import Code
@@ -21,11 +20,11 @@ from stele.domain.ring.partitioner import token_of
 from stele.domain.ring.ranges import MIN_TOKEN
 from stele.node import store as store_module
 from stele.node import wire
-from stele.node.cells import Cell, StoredCell, newest
+from stele.node.cells import Cell, StoredCell
 from stele.node.commits import GROUP_BYTES, StoreFailed, StoreLocked
 from stele.node.store import INLINE_BYTES, Cursor, Size, SqliteStore
 from tests.node.sizes import size_of
-from tests.node.world import until
+from tests.polling import until
 
 RING = Span("ks", MIN_TOKEN, MIN_TOKEN)
 
@@ -38,24 +37,6 @@ cells = st.builds(
 
 def row(key: bytes, timestamp: int, value: bytes | None, keyspace: str = "ks") -> StoredCell:
     return StoredCell(keyspace, token_of(key), key, timestamp, value is None, value or b"")
-
-
-@settings(deadline=None)  # each example makes a file
-@given(st.lists(cells, min_size=1, max_size=6), st.randoms())
-def test_writes_in_any_order_end_in_the_newest_cell(
-    tmp_path_factory: pytest.TempPathFactory, written: list[Cell], chance: random.Random
-) -> None:
-    shuffled = chance.sample(written, len(written))
-
-    async def run() -> Cell | None:
-        store = SqliteStore(tmp_path_factory.mktemp("store") / "s.sqlite")
-        for cell in shuffled:
-            await store.write([StoredCell("ks", 7, b"k", *cell)])
-        found = await store.read("ks", 7, b"k")
-        await store.close()
-        return found
-
-    assert asyncio.run(run()) == newest(written)
 
 
 async def test_small_writes_wait_for_large_ones_in_the_thread(store: SqliteStore) -> None:

@@ -49,7 +49,8 @@ from stele.node.restoring import RestoreFailed, Restorer
 from stele.node.snapshotting import Snapshotter, frozen
 from stele.node.store import SqliteStore
 from stele.node.wire import Fetch, Fetched
-from tests.node.world import TERM, Sessions, World, until
+from tests.node.world import TERM, Sessions, World
+from tests.polling import until
 
 TABLE, COPY, TAG = "music.songs", "music.copies", "monday"
 NODES = ("n1", "n2", "n3")

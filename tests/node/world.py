@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 
@@ -27,18 +25,12 @@ from stele.log.follower import LogFollower
 from stele.log.recovery import start_after
 from tests.domain.history import join, three_nodes
 from tests.log.memory import MemoryLog, MemoryPartition
+from tests.polling import until
 
 KEYSPACE = "library"
 RECOVERED = bytes([0xC0] * 16)
 """The log's id once it was recovered."""
 TERM = 1
-
-
-async def until(condition: Callable[[], object], what: str, deadline_s: float = 60.0) -> None:
-    end = time.monotonic() + deadline_s
-    while not condition():
-        assert time.monotonic() < end, f"not within {deadline_s} s: {what}"
-        await asyncio.sleep(0.002)
 
 
 class World:

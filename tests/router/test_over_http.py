@@ -30,7 +30,7 @@ from stele.runtime.transport import HttpTransport, OnPiece
 from stele.words.cql_parser import parse_cql
 from tests.deployment.in_memory import Site
 from tests.domain.history import History, join, three_nodes
-from tests.services.world import until
+from tests.polling import until
 
 TABLE = "music.songs"
 COLUMNS = (

@@ -23,7 +23,7 @@ from stele.runtime.catch_up import CatchUp
 from tests.domain.history import History, three_nodes
 from tests.log.memory import MemoryLog, MemoryPartition
 from tests.node.world import KEYSPACE
-from tests.services.world import until
+from tests.polling import until
 
 WITHIN_S = 60.0
 

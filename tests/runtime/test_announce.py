@@ -31,7 +31,7 @@ from stele.runtime.announce import (
 )
 from stele.runtime.settings import ServiceSettings
 from tests.domain.history import three_nodes
-from tests.services.world import until
+from tests.polling import until
 
 
 class RecordedAnnouncements:

@@ -19,7 +19,7 @@ from stele.runtime import http as http_server
 from stele.runtime.http import Health, HttpAnswer, HttpError, bind, build_app, json_answer, serving
 from stele.runtime.http_tls import server_tls
 from tests.certificates import Authority
-from tests.services.world import until
+from tests.polling import until
 
 LIMIT_BYTES = 100_000
 DEADLINE_S = 240.0

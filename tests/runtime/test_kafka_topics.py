@@ -27,7 +27,7 @@ from stele.runtime.kafka import (
     topic_specs,
 )
 from stele_harness.stack.ports import free_port
-from tests.node.world import until
+from tests.polling import until
 
 pytestmark = pytest.mark.broker
 

@@ -10,7 +10,8 @@ from stele.domain.commands import AnnounceService, ForgetService
 from stele.domain.model.services import Service
 from stele.runtime.announce import own_service
 from tests.deployment.process import services
-from tests.services.world import log_writer, until
+from tests.polling import until
+from tests.services.world import log_writer
 
 pytestmark = pytest.mark.broker
 

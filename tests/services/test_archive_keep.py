@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -13,18 +12,12 @@ import pytest
 from stele.domain.model.archive import UPKEEP
 from stele.log.archive.archive import Archive
 from tests.deployment.commands import change, command, fill, spans
-from tests.deployment.process import Service, Start, services
+from tests.deployment.process import Service, Start
 from tests.deployment.processes import Deployment
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
 
 KEPT = 60
-
-
-@pytest.fixture
-async def start(kafka: str, topics: str, redis_url: str, tmp_path: Path) -> AsyncIterator[Start]:
-    async with services(kafka, topics, redis_url, tmp_path) as found:
-        yield found
 
 
 async def settled_beginning(log: Service, *replicas: Service) -> dict[str, Any]:

@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.deployment.commands import change, fill, snapshots
-from tests.deployment.process import Service, Start, services
+from tests.deployment.process import Service, Start
 from tests.deployment.processes import Deployment
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
 
 DEAD_AFTER_S = 12
-
-
-@pytest.fixture
-async def start(kafka: str, topics: str, redis_url: str, tmp_path: Path) -> AsyncIterator[Start]:
-    async with services(kafka, topics, redis_url, tmp_path) as found:
-        yield found
 
 
 def members(answer: Any) -> list[str]:

@@ -18,7 +18,7 @@ import pytest
 from stele.log.brokers import Brokers
 from stele.log.ends import read_topic
 from tests.deployment.processes import HTTP_OK, Deployment, following
-from tests.services.world import until
+from tests.polling import until
 
 pytestmark = pytest.mark.broker
 

@@ -10,12 +10,8 @@ import pytest
 from stele.domain.commands import CreateKeyspace
 from stele.domain.names import NodeState
 from tests.deployment.process import Service, Start, services
-from tests.services.world import (
-    LogWriter,
-    fake_nodes,
-    settle,
-    until,
-)
+from tests.polling import until
+from tests.services.world import LogWriter, fake_nodes, settle
 
 pytestmark = pytest.mark.broker
 

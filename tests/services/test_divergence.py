@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -15,16 +14,10 @@ from stele.domain.request_memory import to_facts
 from stele.log.archive.archive import Archive
 from stele.log.archive.snapshots import head_of
 from tests.deployment.commands import change, fill, is_well, spans
-from tests.deployment.process import Service, Start, services
+from tests.deployment.process import Service, Start
 from tests.deployment.processes import Deployment
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
-
-
-@pytest.fixture
-async def start(kafka: str, topics: str, redis_url: str, tmp_path: Path) -> AsyncIterator[Start]:
-    async with services(kafka, topics, redis_url, tmp_path) as found:
-        yield found
 
 
 def write_diverged_snapshot(folder: Path) -> None:

@@ -15,7 +15,7 @@ from stele.domain.names import RequestStatus
 from stele.domain.ring.partitioner import token_of
 from stele.domain.tablets.maps import tablet_of
 from tests.deployment.processes import Deployment, nodes_of
-from tests.services.world import until
+from tests.polling import until
 
 pytestmark = pytest.mark.broker
 

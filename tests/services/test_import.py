@@ -17,8 +17,8 @@ from stele.domain.names import NodeState
 from tests.deployment.metadata_log import Start, instances
 from tests.deployment.processes import following, is_refused
 from tests.domain.legacy.samples import EXAMPLE, example
+from tests.polling import until
 from tests.services.test_overrides import stele
-from tests.services.world import until
 
 pytestmark = pytest.mark.broker
 

@@ -22,7 +22,7 @@ from tests.deployment.processes import (
     following,
     nodes_of,
 )
-from tests.services.world import until
+from tests.polling import until
 
 pytestmark = pytest.mark.broker
 
@@ -36,14 +36,6 @@ async def empty(kafka: str, topics: str, tmp_path: Path) -> AsyncIterator[Deploy
     """Return a deployment without processes."""
     async with following(kafka, topics, NO_REDIS, tmp_path) as cluster:
         yield cluster
-
-
-async def founded(cluster: Deployment) -> Service:
-    """Start a metadata-log without a coordinator, so that requests stay pending."""
-    log = await cluster.start("metadata_log")
-    cluster.log_url = log.url
-    await until(lambda: cluster.image.cluster, "the founding")
-    return log
 
 
 async def start_and_let_end(cluster: Deployment, node_id: str, /, **settings: object) -> str:
@@ -63,64 +55,8 @@ async def end_of(service: Service) -> str:
     return service.process.tail()
 
 
-def request_of(cluster: Deployment, node_id: str) -> str:
-    node = cluster.image.node(node_id)
-    return "" if node is None else node.request_id
-
-
 async def known(cluster: Deployment, node_id: str, state: NodeState = NodeState.NONE) -> None:
     await until(lambda: cluster.node_state(node_id) == state, f"{node_id} to be {state}", 60)
-
-
-async def test_node_with_a_cancelled_join_ends_with_the_reason_at_each_start(
-    empty: Deployment,
-) -> None:
-    await founded(empty)
-    node = await empty.start_node("n1")
-    await known(empty, "n1")
-    await empty.command(type="cancel", target=request_of(empty, "n1"))
-    said = await end_of(node)
-    assert "Not admitted: node 'n1' did not become a member" in said
-    assert "cancelled by" in said and "new STELE_NODE_ID" in said
-    again = await start_and_let_end(empty, "n1")
-    assert "did not become a member" in again and "cancelled by" in again
-    named = await start_and_let_end(empty, "n1", data_dir=empty.folder / "new")
-    assert "host_id_mismatch" in named
-
-
-async def test_node_that_crashed_while_joining_gets_its_new_address(
-    empty: Deployment,
-) -> None:
-    """The first request is decided last, and its id belongs to the earlier address."""
-    log = await founded(empty)
-    log.kill()
-    node = await empty.start_node("n1")
-    first = node.url
-    await asyncio.sleep(3)  # an unanswered command cannot be observed
-    node.kill()
-    await node.start()
-    assert node.url != first
-    await log.start()
-    await until(lambda: empty.node_address("n1") == node.url, "n1 by its address of now", 60)
-    assert node.process.poll() is None
-    assert len(empty.image.requests.requests) == 1
-    found = await node.get("/v1/node")
-    assert found["state"] == NodeState.NONE
-
-
-async def test_pending_node_with_a_new_disk_is_refused_with_a_hint(
-    empty: Deployment,
-) -> None:
-    await founded(empty)
-    node = await empty.start_node("n1")
-    await known(empty, "n1")
-    node.kill()
-    said = await start_and_let_end(empty, "n1", data_dir=empty.folder / "another")
-    assert "host_id_mismatch" in said
-    assert f"stele cancel {request_of(empty, 'n1')}" in said
-    await empty.command(type="cancel", target=request_of(empty, "n1"))
-    await empty.start_node("n2", data_dir=empty.folder / "a third")
-    await known(empty, "n2")
 
 
 async def test_joining_node_that_crashes_while_streaming_resumes(

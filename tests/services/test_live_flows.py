@@ -9,7 +9,8 @@ import pytest
 
 from stele.runtime.service import EXIT_OK
 from tests.deployment.process import Start
-from tests.services.world import LogWriter, until
+from tests.polling import until
+from tests.services.world import LogWriter
 
 pytestmark = pytest.mark.broker
 

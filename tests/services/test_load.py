@@ -19,7 +19,8 @@ from stele.log.flows import FlowWriter, flow_topic
 from tests.deployment.commands import delete_topic
 from tests.deployment.process import Start
 from tests.deployment.processes import HTTP_OK, Deployment, nodes_of
-from tests.services.world import LogWriter, until
+from tests.polling import until
+from tests.services.world import LogWriter
 
 pytestmark = pytest.mark.broker
 

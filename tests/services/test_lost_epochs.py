@@ -16,8 +16,8 @@ from stele_harness.stack.ports import free_port
 from tests.deployment.commands import command, newest, spans
 from tests.deployment.process import Service
 from tests.deployment.processes import Deployment
+from tests.polling import until
 from tests.services.test_recover import replace_topic
-from tests.services.world import until
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
 

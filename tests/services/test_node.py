@@ -13,14 +13,14 @@ import pytest
 
 from stele.node.settings import MAX_KEY_BYTES, MAX_VALUE_BYTES
 from stele.runtime.service import EXIT_BAD_CONFIGURATION
-from tests.deployment.process import services
 from tests.deployment.processes import (
     HTTP_OK,
     KEYSPACE,
     Deployment,
     nodes_of,
 )
-from tests.services.world import settle, until
+from tests.polling import until
+from tests.services.world import settle
 
 pytestmark = pytest.mark.broker
 
@@ -65,20 +65,6 @@ async def test_node_that_lost_its_disk_is_refused_and_serves_nothing(live: Deplo
     url = node.url
     await until(lambda: live.node_address("n3") == url, "n3's new address in the log")
     assert await live.get("n3", "k") == (HTTP_OK, b"precious")
-
-
-async def test_node_with_a_rejected_join_ends_with_the_reason(
-    kafka: str, topics: str, tmp_path: Path
-) -> None:
-    async with services(kafka, topics, "redis://127.0.0.1:1/0", tmp_path) as start:
-        log = await start("metadata_log")
-        first = await start("node", "n1", data_dir=tmp_path / "n1")
-        await first.until("/v1/node", lambda n: n["state"] == "none", "n1 to be known")
-        refused = await start("node", "n9", data_dir=tmp_path / "n9", address=first.url)
-        await until(lambda: refused.process.poll() is not None, "the end of n9")
-        assert refused.process.poll() == EXIT_BAD_CONFIGURATION
-        assert f"Address {first.url} belongs to node 'n1'" in refused.process.tail()
-        assert (await log.get("/healthz"))["ok"]
 
 
 async def test_large_values_are_stored_and_too_large_ones_refused(live: Deployment) -> None:

@@ -21,7 +21,7 @@ from stele.runtime.service import EXIT_BAD_CONFIGURATION
 from tests.deployment.commands import command
 from tests.deployment.process import Service
 from tests.deployment.processes import Deployment
-from tests.services.world import until
+from tests.polling import until
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
 

@@ -20,8 +20,7 @@ from stele_harness.stack.ports import free_port
 from tests.deployment.load import running
 from tests.deployment.process import Service
 from tests.deployment.processes import HTTP_OK, Deployment, following, is_refused
-from tests.polling import wait_until
-from tests.services.world import until
+from tests.polling import until, wait_until
 
 pytestmark = pytest.mark.broker
 

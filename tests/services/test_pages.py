@@ -37,7 +37,7 @@ from stele.runtime.answers.history import ChangesAnswer, DiffAnswer, EpochAnswer
 from stele.runtime.request_ids import new_request_id
 from tests.deployment.in_memory import Site, site_with_a_join
 from tests.log.memory import MemoryLog, MemoryPartition
-from tests.services.world import until
+from tests.polling import until
 
 PLAIN = {"accept-encoding": "identity"}
 

@@ -22,7 +22,7 @@ from stele.runtime.answers.coordinator import Progress
 from stele.runtime.answers.plans import PlanAnswer, PlanVerdict
 from stele.words.explain import explain
 from tests.deployment.processes import HTTP_OK, Deployment, nodes_of
-from tests.services.world import until
+from tests.polling import until
 
 pytestmark = pytest.mark.broker
 

@@ -25,7 +25,7 @@ from tests.deployment.process import Service
 from tests.deployment.processes import Deployment
 from tests.domain.epochs import LOG_ID
 from tests.domain.epochs import History as Story
-from tests.services.world import until
+from tests.polling import until
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
 

@@ -42,9 +42,8 @@ from stele_harness.tables import read_placements
 from tests.deployment.process import Service
 from tests.deployment.processes import KEYSPACE, Deployment, following
 from tests.docs.acls_page import acls_of, acls_of_kind, kinds
-from tests.polling import wait_until
+from tests.polling import until, wait_until
 from tests.secured import USERS, Secured
-from tests.services.world import until
 
 pytestmark = pytest.mark.broker
 

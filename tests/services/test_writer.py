@@ -25,7 +25,7 @@ from stele.metadata_log.writer import (
     Writer,
 )
 from tests.log.memory import MemoryLog, MemoryPartition
-from tests.services.world import until
+from tests.polling import until
 
 TIMEOUT_S = 240.0
 LOST = 12

@@ -10,7 +10,7 @@ import asyncio
 import secrets
 import time
 import uuid
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from stele.domain.commands import AnyCommand, Envelope, FoundCluster, Join, Outcome
@@ -41,14 +41,6 @@ from stele.runtime.request_ids import new_request_id
 
 TIMEOUT_S = 240.0
 HEARTBEAT_S = 0.2
-
-
-async def until(condition: Callable[[], object], what: str, deadline_s: float = 90.0) -> None:
-    """Wait in the event loop. A timeout reports the awaited condition."""
-    end = time.monotonic() + deadline_s
-    while not condition():
-        assert time.monotonic() < end, f"not within {deadline_s} s: {what}"
-        await asyncio.sleep(0.02)
 
 
 def _unreadable(error: DecodeError) -> None:

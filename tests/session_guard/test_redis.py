@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +34,7 @@ from stele_harness.stack.ports import LOOPBACK, free_port
 from stele_harness.stack.process import Program, spawn
 from stele_harness.stack.redis import find_redis_server
 from tests.node.world import World
+from tests.polling import until
 from tests.session_guard.world import GuardedWorld
 
 TTL_S = 1.0
@@ -50,13 +51,6 @@ def writer_of(world: GuardedWorld, url: str, cluster: str, **more: Any) -> Redis
         **{"redis_url": url, "cluster": cluster, "guard_ttl_s": TTL_S, "refresh_s": 0.1, **more}
     )
     return RedisWriter(settings, world.follower, world.guard, world.proofs)
-
-
-async def until(condition: Callable[[], object], what: str, deadline_s: float = 60.0) -> None:
-    async with asyncio.timeout(deadline_s):
-        while not condition():  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
-    assert condition(), what
 
 
 async def until_shown(redis: Redis, cluster: str, *, shown: bool = True) -> float:

@@ -20,7 +20,7 @@ from stele.placements.settings import PlacementsSettings
 from stele.runtime import announce as module
 from stele.runtime.announce import own_service
 from tests.domain.history import three_nodes
-from tests.services.world import until
+from tests.polling import until
 
 OWN = own_service("placements", "p-1")
 EARLIER = replace(OWN, release_version="earlier", supported_features=())

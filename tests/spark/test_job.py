@@ -414,40 +414,6 @@ def in_metrics(cluster: str) -> str:
     return str(found)
 
 
-def test_progress_table_has_the_lag_of_topic_and_tables(
-    spark: SparkSession,
-    kafka: str,
-    topics: str,
-    append: Append,
-    folder: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    from stele.placements import progress
-
-    log, delta = random_log(1)[:40], folder / "delta"
-    monkeypatch.setattr(progress, "WRITE_S", 0.1)
-    append(topics, [*log[:30], poison(images(log[:30])[-1], log[0]), *log[30:]])
-
-    def told() -> list[Row]:
-        return [
-            {name: row[name] for name in ("topic_end", "judged_to", "judged_epoch")}
-            | {name: row[name] for name in row if name.endswith("_behind")}
-            for row in read_table(delta, "progress", topics)
-        ]
-
-    epoch = images(log[:30])[-1].epoch
-    expected = {
-        "topic_end": 41,
-        "judged_to": 30,
-        "judged_epoch": epoch,
-        "records_behind": 11,
-        "published_behind": 0,
-        "tables_behind": 0,
-    }
-    job = make_job(spark, make_options(kafka, topics, folder), folder)
-    run_until(job, lambda: told() == [expected], "the row that tells it")
-
-
 def test_deleted_truncated_or_recreated_topic_stops_only_its_cluster(
     spark: SparkSession, kafka: str, cluster: str, append: Append, folder: Path
 ) -> None:

@@ -15,7 +15,6 @@ import pytest
 
 from stele_harness.stack.process import Process, Program
 from tests import forked
-from tests.fork_server import MESSAGE_BYTES
 from tests.polling import wait_until
 
 KILLED_S = 60.0
@@ -81,39 +80,6 @@ def test_killed_forked_process_reports_the_signal(start: Start) -> None:
     process = start()
     process.signal(signal.SIGSTOP)
     assert process.kill() == -signal.SIGKILL
-
-
-def test_successive_forked_processes_have_different_hash_seeds(start: Start) -> None:
-    first, second = said(start()), said(start())
-    assert first["parent"] != second["parent"]
-    assert ("PYTHONHASHSEED" in os.environ) == (first["hash"] == second["hash"])
-
-
-def test_process_with_a_hash_seed_is_started_and_not_forked(start: Start) -> None:
-    """The interpreter reads the hash seed before any code runs."""
-    hashes = {said(start(PYTHONHASHSEED="7"))["hash"] for _ in range(2)}
-    assert len(hashes) == 1
-    assert said(start(PYTHONHASHSEED="7"))["parent"] == os.getpid()
-
-
-def test_environment_can_disable_forking(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(forked.SPAWN, "plain")
-    assert said(start())["parent"] == os.getpid()
-
-
-def test_too_long_request_is_refused_and_ends_no_process(start: Start) -> None:
-    running = [start(), start()]
-    with pytest.raises(OSError, match="bytes"):
-        start(STELE_GREETING="x" * 2 * MESSAGE_BYTES)
-    assert [process.poll() for process in running] == [None, None]
-
-
-def test_missing_module_ends_like_a_started_process(tmp_path: Path) -> None:
-    there = command(tmp_path)
-    argv = [*there.argv[:2], "tests.stack.nowhere"]
-    process = forked.start(Program("nowhere", argv, there.stdout, there.stderr))
-    assert process.wait(KILLED_S) == 1
-    assert "No module named tests.stack.nowhere" in process.tail()
 
 
 def test_forked_process_dies_with_its_requester(tmp_path: Path) -> None:

@@ -219,11 +219,6 @@ def test_child_dies_with_its_parent_process_but_not_with_the_thread(
     parent.stdout.close()
 
 
-def test_missing_program_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError):
-        spawn(Program("x", ["/no/such/program"], tmp_path / "out", tmp_path / "err"))
-
-
 def test_announcement_of_an_earlier_run_does_not_count(tmp_path: Path) -> None:
     first: Process = spawn(command(tmp_path, ANNOUNCING))
     wait_until(first.stdout_of_this_run, "the announcement")
