@@ -11,7 +11,7 @@ from docstring_parser import Docstring, parse, parse_from_object
 
 from stele.cli.examples import examples
 from stele.cli.main import MOST_EXAMPLES, build_app
-from tests.docs.pages import REPOSITORY, with_generated_part
+from tests.docs.pages import REPOSITORY
 
 PAGE = REPOSITORY / "docs" / "reference" / "cli.md"
 
@@ -96,8 +96,3 @@ def _table(rows: list[Option]) -> Iterator[str]:
 
 def _escape(text: str) -> str:
     return " ".join(text.split()).replace("|", "\\|").replace("<", "&lt;")
-
-
-def page_with(page: str) -> str:
-    """Return the page with new content between its marks."""
-    return with_generated_part(page, "cli", "".join(sections()))

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from stele.domain import not_taken
 from stele.metadata_log.http import NOT_TAKEN
-from tests.docs.pages import REPOSITORY, with_generated_part
+from tests.docs.pages import REPOSITORY
 
 PAGE = REPOSITORY / "docs" / "reference" / "errors.md"
 SERVICES = REPOSITORY / "services" / "stele"
@@ -140,8 +140,3 @@ def sections() -> Iterator[str]:
 
 def _cell(text: str) -> str:
     return " ".join(text.split()).replace("|", "\\|").replace("<", "&lt;")
-
-
-def page_with(page: str) -> str:
-    """Return the page with new content between its marks."""
-    return with_generated_part(page, "errors", "".join(sections()))

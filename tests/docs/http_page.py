@@ -7,7 +7,7 @@ from typing import Any
 
 from stele.coordinator.http import openapi as of_coordinator
 from stele.metadata_log.openapi import openapi as of_metadata_log
-from tests.docs.pages import REPOSITORY, with_generated_part
+from tests.docs.pages import REPOSITORY
 
 PAGE = REPOSITORY / "docs" / "reference" / "http.md"
 DOCUMENTS = {"metadata-log": of_metadata_log, "coordinator": of_coordinator}
@@ -55,8 +55,3 @@ def _bounds(schema: Json) -> str:
     if "minimum" in schema:
         return f"{schema['minimum']} to {schema['maximum']}"
     return str(schema["type"])
-
-
-def page_with(page: str) -> str:
-    """Return the page with new content between its marks."""
-    return with_generated_part(page, "http", "".join(sections()))

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from stele.placements.metrics import Clusters
-from tests.docs.pages import REPOSITORY, with_generated_part
+from tests.docs.pages import REPOSITORY
 
 PAGE = REPOSITORY / "docs" / "reference" / "metrics.md"
 SERVICES = REPOSITORY / "services" / "stele"
@@ -83,8 +83,3 @@ def sections() -> Iterator[str]:
             labels = ", ".join(f"`{label}`" for label in each.labels)
             yield f"| `{each.name}` | {each.kind} | {labels} | {each.text} |\n"
         yield "\n"
-
-
-def page_with(page: str) -> str:
-    """Return the page with new content between its marks."""
-    return with_generated_part(page, "metrics", "".join(sections()))

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from stele.log.schemas import schema_folder
-from tests.docs.pages import REPOSITORY, with_generated_part
+from tests.docs.pages import REPOSITORY
 
 PAGE = REPOSITORY / "docs" / "reference" / "schemas.md"
 UNIONS = ("command", "epoch")
@@ -69,8 +69,3 @@ def _kind(node: Any) -> str:
 
 def _cell(text: str) -> str:
     return " ".join(str(text).split()).replace("|", "\\|").replace("<", "&lt;")
-
-
-def page_with(page: str) -> str:
-    """Return the page with new content between its marks."""
-    return with_generated_part(page, "schemas", "".join(sections()))

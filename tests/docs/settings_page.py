@@ -20,7 +20,7 @@ from stele.placements.settings import PlacementsSettings, SqlServerSettings
 from stele.runtime.settings import KafkaSettings, ServiceSettings, variable_of
 from stele.session_guard.settings import SessionGuardSettings
 from stele.tablet_balancer.settings import BalancerSettings
-from tests.docs.pages import REPOSITORY, with_generated_part
+from tests.docs.pages import REPOSITORY
 
 PAGE = REPOSITORY / "docs" / "reference" / "settings.md"
 CONSOLE = "console, `stele`"
@@ -150,8 +150,3 @@ def _default(setting: FieldInfo) -> str:
     if isinstance(default, bool):
         return f"`{str(default).lower()}`"
     return f"`{default:g}`" if isinstance(default, float) else f"`{default}`"
-
-
-def page_with(page: str) -> str:
-    """Return the page with new content between its marks."""
-    return with_generated_part(page, "settings", "".join(sections()))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from stele_simulator.processes.stories.player import SENTENCE_GROUPS
-from tests.docs.pages import REPOSITORY, with_generated_part
+from tests.docs.pages import REPOSITORY
 
 PAGE = REPOSITORY / "docs" / "internals" / "stories.md"
 
@@ -17,8 +17,3 @@ def sections() -> Iterator[str]:
             shown = "<br>".join(f"`{each}`" for each in sentence.shown)
             yield f"| {shown} | {sentence.help} |\n"
         yield "\n"
-
-
-def page_with(page: str) -> str:
-    """Return the page with new content between its marks."""
-    return with_generated_part(page, "stories", "".join(sections()))

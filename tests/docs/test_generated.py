@@ -11,13 +11,7 @@ from stele_simulator.processes.stories.player import play_story
 from tests.docs.errors_page import errors
 from tests.docs.pages import REPOSITORY, blocks
 
-OUTDATED = """
-from tests.docs.__main__ import PAGES
-for module in PAGES:
-    page = module.PAGE.read_text()
-    if module.page_with(page) != page:
-        print(module.__name__)
-"""
+OUTDATED = "from tests.docs.__main__ import outdated; print(*outdated())"
 
 
 def test_generated_pages_are_up_to_date() -> None:
@@ -25,7 +19,7 @@ def test_generated_pages_are_up_to_date() -> None:
     outdated = subprocess.run(
         [sys.executable, "-c", OUTDATED], cwd=REPOSITORY, capture_output=True, text=True, check=True
     )
-    assert not outdated.stdout, "run `python -m tests.docs`"
+    assert not outdated.stdout.strip(), "run `python -m tests.docs`"
 
 
 def test_errors_include_rejections_and_http_errors() -> None:

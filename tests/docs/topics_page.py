@@ -29,7 +29,7 @@ from stele.log.codec import (
 )
 from stele.log.schemas import HEADER_BYTES, header_of, schema_folder
 from stele.runtime.kafka import topic_specs
-from tests.docs.pages import REPOSITORY, with_generated_part
+from tests.docs.pages import REPOSITORY
 
 PAGE = REPOSITORY / "docs" / "reference" / "topics.md"
 REPLICATION_FACTOR = 3
@@ -287,8 +287,3 @@ def _json(message: Any) -> str:
     plain = msgspec.to_builtins(message, builtin_types=(bytes,), enc_hook=str)
     shown = {name: v.hex() if isinstance(v, bytes) else v for name, v in plain.items()}
     return json.dumps(shown, indent=2)
-
-
-def page_with(page: str) -> str:
-    """Return the page with new content between its marks."""
-    return with_generated_part(page, "topics", "".join(sections()))
