@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from functools import cache
 from types import SimpleNamespace
 from typing import Any
 
@@ -50,21 +49,12 @@ from stele.runtime.transport import HttpReply
 from stele.words.facts import EpochRow
 from tests.console.generated import TABLE, large_image
 from tests.console.test_packed_map import grown, images
-from tests.domain.history import join, three_nodes
+from tests.domain.history import joining
 
 KEYSPACE_ID, TABLE_ID, LOST_ID = (f"0000000{n}-0000-0000-0000-000000000000" for n in range(3))
 IDLE = Progress(
     term=1, active=True, version=1, fence_version=1, waits=(), transitions=(), cleanups={}
 )
-
-
-@cache
-def joining() -> Image:
-    """Return a state in which n4 joins."""
-    history, world = three_nodes()
-    assert history.apply(join(4)) is None
-    world.until(lambda: history.image.topology.transitions, "the join has begun")
-    return history.image
 
 
 def test_overview_has_every_node_map_and_request() -> None:

@@ -15,8 +15,6 @@ from stele.domain.commands import (
     AnyCommand,
     Cancel,
     Cleanup,
-    CreateKeyspace,
-    CreateTable,
     DropKeyspace,
     DropTable,
     EnableFeatures,
@@ -82,9 +80,7 @@ def _replace() -> tuple[World, str]:
 def _with_table() -> World:
     """Return three nodes, and a table of four tablets with two replicas each."""
     world = three_nodes()
-    keyspace = CreateKeyspace("music", {"dc1": 2}, tablets=True, initial_tablets=4)
-    assert world.apply(keyspace) is None
-    assert world.apply(CreateTable(TABLE)) is None
+    world.create_table({"dc1": 2}, 4)
     return world
 
 
@@ -105,9 +101,7 @@ def _intranode_migration() -> tuple[World, str]:
     for rack in ("a", "b", "c"):
         world.add(f"{rack}1", rack=rack, shards=2)
     world.run()
-    keyspace = CreateKeyspace("music", {"dc1": 2}, tablets=True, initial_tablets=4)
-    assert world.apply(keyspace) is None
-    assert world.apply(CreateTable(TABLE)) is None
+    world.create_table({"dc1": 2}, 4)
     serving = world.image.schema.serving(TABLE)
     assert serving is not None
     row = world.image.ring.placements[serving.placement].rows[0]
@@ -119,9 +113,7 @@ def _intranode_migration() -> tuple[World, str]:
 def _tablet_rf_change() -> tuple[World, str]:
     """Add a replica of one tablet on the only node without one."""
     world = three_nodes()
-    keyspace = CreateKeyspace("music", {"dc1": 2}, tablets=True, initial_tablets=1)
-    assert world.apply(keyspace) is None
-    assert world.apply(CreateTable(TABLE)) is None
+    world.create_table({"dc1": 2}, 1)
     world.balances = True
     return _asks(world, KeyspaceRfChange("music", {"dc1": 3}))
 

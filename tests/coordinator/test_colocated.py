@@ -25,7 +25,6 @@ from stele.domain.commands import (
     RepairTable,
     RepairTablets,
     ResizeTable,
-    SetSetting,
     SwitchBalancingOff,
     SwitchBalancingOn,
     Truncate,
@@ -42,10 +41,11 @@ from tests.coordinator.test_tablets import TABLE, tablets, with_table
 from tests.coordinator.world import World
 from tests.domain.epochs import code_of
 from tests.domain.load_of import Rate, even, loads_of
+from tests.domain.tablets.test_resizing import TARGET
+from tests.domain.tablets.test_resizing import cluster as sized
 
 VIEW = "music.songs_by_band"
 STATE = TransitionState
-TARGET = 1000
 
 
 def row(world: World, name: str) -> Table:
@@ -244,18 +244,6 @@ def test_load_balancing_moves_colocated_tablets_together() -> None:
     found = on()
     assert Counter(found.values()) == {"a1": 2, "b1": 2}
     assert found[TABLE] == found[VIEW] and found["music.b"] == found["music.bv"]
-
-
-def sized(goal: int = 100) -> World:
-    """Return two nodes that each have a replica of everything."""
-    world = with_table("a1 b1", 1)
-    for name, value in {
-        "target_tablet_size_in_bytes": TARGET,
-        "target_tablet_rate": 0,
-        "tablets_per_shard_goal": goal,
-    }.items():
-        assert world.apply(SetSetting(name, str(value))) is None
-    return world
 
 
 def run_sizing(world: World, sizes: dict[str, float], rounds: int = 12) -> None:

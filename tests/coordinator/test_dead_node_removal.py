@@ -8,7 +8,6 @@ from stele.coordinator.steps import Limits, Observed, next_steps
 from stele.domain.commands import (
     Cancel,
     CreateKeyspace,
-    CreateTable,
     Exclude,
     Leave,
     MoveTablets,
@@ -478,9 +477,7 @@ def test_keyspace_with_replicas_on_excluded_nodes_is_refused() -> None:
 def test_impossible_request_is_rejected_while_other_tablets_move() -> None:
     """A balancer may move tablets all the time. The request does not wait for moves of unrelated tablets."""
     world = with_dead(1, "b1")
-    keyspace = CreateKeyspace("music", {"dc1": 1}, tablets=True, initial_tablets=4)
-    assert world.apply(keyspace) is None
-    assert world.apply(CreateTable("music.songs")) is None
+    world.create_table({"dc1": 1}, 4)
     table = world.image.schema.serving("music.songs")
     assert table is not None
     rows = world.image.ring.placements[table.placement].rows

@@ -1,6 +1,9 @@
 """Nodes whose tablets have no possible target: their requests end with the reason."""
 
+import pytest
+
 from stele.domain.commands import (
+    AnyCommand,
     CreateKeyspace,
     CreateTable,
     Exclude,
@@ -25,9 +28,7 @@ def _cluster_with_a_dead_rack() -> World:
     world = empty_cluster()
     world.add("a1 a2 b1")
     world.run()
-    keyspace = CreateKeyspace("music", {"dc1": 2}, tablets=True, initial_tablets=4)
-    assert world.apply(keyspace) is None
-    assert world.apply(CreateTable("music.songs")) is None
+    world.create_table({"dc1": 2}, 4)
     world.nodes["b1"].alive = False
     world.pass_s(DOWN_S)
     return world
@@ -92,9 +93,7 @@ def _with_the_only_copies_on_a_dead_node() -> World:
     world = empty_cluster()
     world.add("a1 b1 c1")
     world.run()
-    keyspace = CreateKeyspace("music", {"dc1": 1}, tablets=True, initial_tablets=4)
-    assert world.apply(keyspace) is None
-    assert world.apply(CreateTable("music.songs")) is None
+    world.create_table({"dc1": 1}, 4)
     world.crash("c1")
     world.pass_s(DOWN_S)
     assert world.apply(Exclude(("c1",), force=True)) is None
@@ -104,22 +103,18 @@ def _with_the_only_copies_on_a_dead_node() -> World:
     return world
 
 
-def test_plan_fails_for_new_replicas_of_tablets_that_only_a_dead_node_has() -> None:
+@pytest.mark.parametrize(
+    "command",
+    [KeyspaceRfChange("music", {"dc1": 2}), ResizeTable("music.songs", 2)],
+    ids=["new replicas", "merge"],
+)
+def test_plan_fails_for_tablets_that_only_a_dead_node_has(command: AnyCommand) -> None:
     world = _with_the_only_copies_on_a_dead_node()
-    found = planned(world, KeyspaceRfChange("music", {"dc1": 2}))
+    found = planned(world, command)
     assert found.verdict is PlanVerdict.FAILS and found.failure is not None
-    assert world.apply(KeyspaceRfChange("music", {"dc1": 2}), "more") is None
-    world.until(lambda: status_of(world, "more") is RequestStatus.CANCELLED, "it is told", 30)
-    assert found.failure.message[1:-1] in error_of(world, "more")
-
-
-def test_plan_fails_for_a_merge_of_tablets_that_only_a_dead_node_has() -> None:
-    world = _with_the_only_copies_on_a_dead_node()
-    found = planned(world, ResizeTable("music.songs", 2))
-    assert found.verdict is PlanVerdict.FAILS and found.failure is not None
-    assert world.apply(ResizeTable("music.songs", 2), "merge") is None
-    world.until(lambda: status_of(world, "merge") is RequestStatus.CANCELLED, "it is told", 30)
-    assert found.failure.message[1:-1] in error_of(world, "merge")
+    assert world.apply(command, "asked") is None
+    world.until(lambda: status_of(world, "asked") is RequestStatus.CANCELLED, "it is told", 30)
+    assert found.failure.message[1:-1] in error_of(world, "asked")
 
 
 def test_plan_fails_for_a_removal_while_a_round_is_open() -> None:

@@ -169,16 +169,6 @@ def test_request_is_done_at_once_if_the_current_generation_fits() -> None:
     assert world.image.topology.of_request("repair") is None
 
 
-def test_forced_request_always_creates_a_generation() -> None:
-    world = three_nodes()
-    before = generations(world)
-    assert repair(world, force=True) is RequestStatus.PENDING
-    world.run()
-    assert status_of(world, "repair") is RequestStatus.DONE
-    assert len(generations(world)) == len(before) + 1
-    assert ends(world) == tokens(world)
-
-
 def test_leave_creates_no_generation_and_a_request_repairs_it() -> None:
     world = three_nodes(rf=1)
     before = generations(world)

@@ -10,7 +10,6 @@ from stele.domain.commands import (
     Cancel,
     Cleanup,
     CreateKeyspace,
-    CreateTable,
     Envelope,
     Exclude,
     KeyspaceRfChange,
@@ -202,9 +201,7 @@ def test_racks_change_off_a_dead_node_does_not_wait_for_cleanups(racks: tuple[st
     world.add("a1 b1 c1 d1")
     world.run()
     assert world.apply(CreateKeyspace("library", {"dc1": 1})) is None
-    music = CreateKeyspace("music", {}, tablets=True, initial_tablets=4, racks={"dc1": ("a", "b")})
-    assert world.apply(music) is None
-    assert world.apply(CreateTable(TABLE)) is None
+    world.create_table({}, 4, racks={"dc1": ("a", "b")})
     world.crash("b1")
     world.pass_s(15)
     assert world.apply(Exclude(("b1",), force=True)) is None

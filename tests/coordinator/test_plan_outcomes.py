@@ -11,7 +11,6 @@ from stele.coordinator.dry_run import with_sizes
 from stele.domain.commands import (
     AnyCommand,
     CreateKeyspace,
-    CreateTable,
     Join,
     KeyspaceRfChange,
     Leave,
@@ -51,9 +50,7 @@ def cluster(tables: bool = True) -> World:
     world.run()
     assert world.apply(CreateKeyspace("library", {"dc1": 3})) is None
     if tables:
-        music = CreateKeyspace("music", {"dc1": 3}, tablets=True, initial_tablets=8)
-        assert world.apply(music) is None
-        assert world.apply(CreateTable("music.songs")) is None
+        world.create_table({"dc1": 3}, 8)
     world.run()
     return world
 

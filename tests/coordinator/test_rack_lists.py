@@ -41,10 +41,7 @@ TWO_DCS = f"{SIX} dc2/r4/d1 dc2/r5/e1"
 
 def cluster(nodes: str) -> World:
     world = empty_cluster()
-    for node in nodes.split():
-        dc, rack, name = node.split("/")
-        world.add(name, dc=dc, rack=rack)
-    world.run()
+    world.join_at(nodes)
     return world
 
 

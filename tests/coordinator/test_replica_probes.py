@@ -15,6 +15,7 @@ from stele.domain.model.archive import Replica
 from stele.domain.names import ReplicaState
 from stele.domain.observed_time import ObservedTime
 from stele.runtime.answers.common import Position
+from tests.polling import until
 
 UNREACHABLE = "http://127.0.0.1:9"
 
@@ -60,13 +61,6 @@ async def asking(*known: Replica) -> AsyncIterator[ReplicaProbes]:
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(probes, "ASK_S", 0.05)
     monkeypatch.setattr(probes, "ANSWER_S", 0.5)
-
-
-async def until(condition: Callable[[], object], what: str) -> None:
-    async with asyncio.timeout(240):
-        while not condition():  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
-    assert condition(), what
 
 
 async def test_replica_that_answers_is_alive_with_its_epoch() -> None:

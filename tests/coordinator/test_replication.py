@@ -137,14 +137,6 @@ def test_request_of_an_older_version_is_awaited_and_never_promoted() -> None:
     assert tracker.oldest_in_use(world.version) == held
 
 
-def test_all_remaining_replicas_stream_when_the_factor_drops() -> None:
-    world = changed(3, 1, STATE.WRITE_BOTH_READ_OLD)
-    world.pass_s(2)
-    session = world.transition("alter-library").session
-    for name in ("a1", "b1", "c1"):
-        assert session in {order.session for order in world.orders(name)}
-
-
 def test_remaining_one_of_two_replicas_needs_no_data_but_must_be_up() -> None:
     world = three_nodes(rf=2)
     assert alter(world, dc1=1) is None
@@ -280,15 +272,6 @@ def test_alter_keeps_the_replicas_of_a_dc_that_it_does_not_name() -> None:
     assert world.image.requests.requests["narrower"].replication == {"dc2": 2}
 
 
-def test_dc_with_factor_0_has_no_replicas() -> None:
-    world = three_nodes(rf=2)
-    assert world.apply(KeyspaceRfChange("library", {"dc1": 3, "dc2": 0}), "alter") is None
-    assert world.image.requests.requests["alter"].replication == {"dc1": 3}
-    world.run()
-    keyspace = world.image.schema.named("library")
-    assert keyspace is not None and keyspace.replication == {"dc1": 3}
-
-
 def test_second_request_for_a_keyspace_is_refused() -> None:
     world = changed(1, 3, STATE.WRITE_BOTH_READ_OLD)
     for command in (DropKeyspace("library"), KeyspaceRfChange("library", {"dc1": 2})):
@@ -299,19 +282,6 @@ def test_second_request_for_a_keyspace_is_refused() -> None:
     assert world.apply(CreateKeyspace("other", {"dc1": 1})) is None
     assert world.apply(DropKeyspace("other"), "drop") is None
     assert code_of(world.apply(KeyspaceRfChange("other", {"dc1": 2}))) == "keyspace_being_dropped"
-
-
-def test_excluded_node_never_becomes_the_only_replica() -> None:
-    world = three_nodes(rf=2)
-    world.nodes["c1"].alive = False
-    world.pass_s(10)
-    assert world.apply(Exclude(("c1",)), "exclude") is None
-    world.run()
-    assert alter(world, dc1=1) is None
-    world.run()
-    assert status_of(world, "alter-library") is RequestStatus.FAILED
-    assert "c1" in error_of(world, "alter-library")
-    is_placed(world, {"dc1": 2})
 
 
 def test_change_is_rolled_back_if_a_dead_node_would_be_the_only_replica() -> None:

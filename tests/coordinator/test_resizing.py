@@ -209,9 +209,7 @@ def test_emptied_table_is_merged_to_one_tablet_from_any_placement(seed: int, rac
     for at, name in enumerate(names):
         world.add(name, rack=f"r{at % 3}" if racks else "r")
     world.run()
-    keyspace = CreateKeyspace("music", {"dc1": 3}, tablets=True, initial_tablets=16)
-    assert world.apply(keyspace) is None
-    assert world.apply(CreateTable(TABLE)) is None
+    world.create_table({"dc1": 3}, 16)
     for _ in range(12):
         tablet = chance.randrange(16)
         row = tablets(world)[tablet]
@@ -350,9 +348,7 @@ def test_siblings_move_together_where_racks_allow_it() -> None:
     world.add("a1", rack="r1")
     world.add("a2", rack="r1")
     world.run()
-    keyspace = CreateKeyspace("music", {"dc1": 2}, tablets=True, initial_tablets=2)
-    assert world.apply(keyspace) is None
-    assert world.apply(CreateTable(TABLE)) is None
+    world.create_table({"dc1": 2}, 2)
     world.add("b1", rack="r2")
     world.run()
     moves(world, (1, "a2", "b1"))
@@ -393,9 +389,7 @@ def test_racks_of_another_dc_do_not_count() -> None:
     for name, dc in (("a1", "dc1"), ("a2", "dc1"), ("x1", "dc2"), ("x2", "dc2")):
         world.add(name, dc, "r1")
     world.run()
-    both = CreateKeyspace("music", {"dc1": 2, "dc2": 2}, tablets=True, initial_tablets=2)
-    assert world.apply(both) is None
-    assert world.apply(CreateTable(TABLE)) is None
+    world.create_table({"dc1": 2, "dc2": 2}, 2)
     world.add("y1", "dc2", "r2")
     world.run()
     moves(world, (1, "x2", "y1"))

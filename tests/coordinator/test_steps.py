@@ -19,7 +19,7 @@ from stele.domain.names import (
 from stele.domain.topology.planning import GroupPlan, plan_group
 from tests.coordinator.stories import joining, reach, spread, status_of, undoing, wide
 from tests.coordinator.waits import blockers, waiting_for
-from tests.coordinator.world import TICK_S, World, empty_cluster, report_of, three_nodes
+from tests.coordinator.world import TICK_S, World, report_of, three_nodes
 
 STATE = TransitionState
 
@@ -35,13 +35,6 @@ def states(world: World, request_id: str) -> list[str]:
 
 
 # Progress.
-
-
-def test_first_node_joins_an_empty_cluster() -> None:
-    world = empty_cluster()
-    world.add("a1")
-    world.run()
-    assert world.state("a1") is NodeState.NORMAL
 
 
 def test_join_goes_through_its_states() -> None:
@@ -286,13 +279,6 @@ def test_lost_order_is_sent_again() -> None:
     assert len(orders) >= 2
     assert [o.index for o in orders] == sorted({o.index for o in orders})
     assert len({o.work() for o in orders}) == 1
-
-
-def test_work_that_fails_twice_and_then_succeeds_is_no_failure() -> None:
-    world = joining(STATE.WRITE_BOTH_READ_OLD)
-    world.nodes["a2"].mute, world.nodes["a2"].fails = False, 2
-    world.run()
-    assert status_of(world, "join-a2") is RequestStatus.DONE
 
 
 def test_last_attempt_is_awaited() -> None:

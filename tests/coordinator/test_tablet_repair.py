@@ -457,13 +457,8 @@ def test_tablet_with_a_failed_repair_is_paused() -> None:
 def test_moves_use_streams_before_repairs() -> None:
     """A node that receives a tablet in the same round has no room for a repair."""
     world = empty_cluster()
-    for node in NODES.split():
-        dc, rack, name = node.split("/")
-        world.add(name, dc=dc, rack=rack)
-    world.run()
-    keyspace = CreateKeyspace("music", {"dc1": 3}, tablets=True, initial_tablets=8)
-    assert world.apply(keyspace) is None
-    assert world.apply(CreateTable(TABLE)) is None
+    world.join_at(NODES)
+    world.create_table({"dc1": 3}, 8)
     world.add("d1", rack="r1")
     world.until(lambda: world.image.node("d1") in world.image.membership.normal().values(), "d1")
     asks(world, RepairTable(TABLE))

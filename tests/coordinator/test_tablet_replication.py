@@ -43,13 +43,8 @@ CHANGE = "change"
 def racked(nodes: str, rf: dict[str, int], count: int = 8) -> World:
     """Return nodes named ``dc/rack/name``, a table of ``count`` tablets, and a balancer."""
     world = empty_cluster()
-    for node in nodes.split():
-        dc, rack, name = node.split("/")
-        world.add(name, dc=dc, rack=rack)
-    world.run()
-    made = CreateKeyspace(KEYSPACE, rf, tablets=True, initial_tablets=count)
-    assert world.apply(made) is None
-    assert world.apply(CreateTable(TABLE)) is None
+    world.join_at(nodes)
+    world.create_table(rf, count)
     world.balances = True
     return world
 
@@ -272,31 +267,10 @@ def test_dead_replica_is_deleted_first() -> None:
     assert not any("d1" in row.reads for row in tablets(world))
 
 
-def test_member_leaves_while_the_replication_factor_drops() -> None:
-    world = racked("dc1/r/a1 dc1/r/b1 dc1/r/c1 dc1/r/d1", {"dc1": 3}, 16)
-    asks(world, {"dc1": 2})
-    world.pass_s(5)
-    assert world.apply(Leave("d1"), "leave") is None
-    done(world)
-    world.until(lambda: status_of(world, "leave") is RequestStatus.DONE, "the leave", 900)
-    assert {len(row.reads) for row in tablets(world)} == {2}
-    assert "d1" not in held_by(world.image)
-
-
 def test_member_needed_by_a_change_cannot_leave() -> None:
     world = racked("dc1/r/a1 dc1/r/b1 dc1/r/c1", {"dc1": 2})
     asks(world, {"dc1": 3})
     assert code_of(world.apply(Leave("c1"))) == "too_few_nodes"
-
-
-def test_tablets_are_split_during_a_change() -> None:
-    world = racked(NINE, {"dc1": 2}, 8)
-    asks(world, {"dc1": 3})
-    world.pass_s(3)
-    assert world.apply(ResizeTable(TABLE, 16), "split") is None
-    done(world)
-    world.until(lambda: status_of(world, "split") is RequestStatus.DONE, "the split", 900)
-    assert {len(row.reads) for row in tablets(world)} == {3}
 
 
 def test_second_change_and_drop_are_refused_during_a_change() -> None:

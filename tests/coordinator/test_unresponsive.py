@@ -146,9 +146,7 @@ def _draining() -> World:
     world.add("a1 b1 c1 d1", rack="r")
     world.add("e1", dc="dc2", rack="far")
     world.run()
-    keyspace = CreateKeyspace("music", {"dc1": 2}, tablets=True, initial_tablets=16)
-    assert world.apply(keyspace) is None
-    assert world.apply(CreateTable("music.songs")) is None
+    world.create_table({"dc1": 2}, 16)
     world.balances = True
     world.pass_s(10)
     whole = held_by(world.image)["c1"]

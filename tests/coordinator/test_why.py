@@ -11,8 +11,6 @@ from stele.domain.commands import (
     AnyCommand,
     Cancel,
     Cleanup,
-    CreateKeyspace,
-    CreateTable,
     DropKeyspace,
     Exclude,
     Leave,
@@ -198,9 +196,7 @@ def test_wait_past_the_point_of_no_return_has_no_limit_or_cancel() -> None:
 
 def test_every_request_behind_a_blocked_round_names_the_node_and_an_action() -> None:
     world = three_nodes(rf=1)
-    music = CreateKeyspace("music", {"dc1": 1}, tablets=True, initial_tablets=4)
-    assert world.apply(music) is None
-    assert world.apply(CreateTable("music.songs")) is None
+    world.create_table({"dc1": 1}, 4)
     world.add("a2")
     reach(world, "join-a2", STATE.WRITE_BOTH_READ_NEW, fenced=False)
     world.crash("b1")

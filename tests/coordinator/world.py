@@ -18,6 +18,7 @@ from stele.domain.commands import (
     Cancel,
     ClaimCoordinator,
     CreateKeyspace,
+    CreateTable,
     Envelope,
     FoundCluster,
     Join,
@@ -257,6 +258,30 @@ class World:
                 shards=shards,
             )
             assert self.apply(joining, f"join-{name}") is None
+
+    def join_at(self, places: str) -> None:
+        """Start nodes at places such as ``dc1/r1/a1``, and run until they have joined."""
+        for place in places.split():
+            dc, rack, name = place.split("/")
+            self.add(name, dc=dc, rack=rack)
+        self.run()
+
+    def create_table(
+        self,
+        replication: dict[str, int],
+        tablets: int,
+        racks: dict[str, tuple[str, ...]] | None = None,
+    ) -> None:
+        """Create ``music.songs`` in a keyspace with tablets."""
+        keyspace = CreateKeyspace(
+            "music",
+            replication,
+            tablets=True,
+            initial_tablets=tablets,
+            racks=racks or {},
+        )
+        assert self.apply(keyspace) is None
+        assert self.apply(CreateTable("music.songs")) is None
 
     def add_replicas(self, names: str, dc: str = "dc1", rack: str = "") -> None:
         """Start catch-up replicas, which announce themselves. Each has its own rack by default."""

@@ -1,10 +1,13 @@
 """The start of most tests of the core: a log, a cluster of three nodes in it, and the world that drives it."""
 
+from functools import cache
+
 from stele.domain.commands import ClaimCoordinator, CreateKeyspace, FoundCluster, Join
+from stele.domain.image import Image
 from tests.coordinator.world import World
 from tests.domain.epochs import LOG_ID, History
 
-__all__ = ["LOG_ID", "History", "World", "join", "three_nodes"]
+__all__ = ["LOG_ID", "History", "World", "join", "joining", "three_nodes"]
 
 
 def join(index: int, rack: str = "", shards: int = 1) -> Join:
@@ -32,3 +35,12 @@ def three_nodes(shards: int = 1, cluster_id: str = "demo/1") -> tuple[History, W
     world.run()
     assert history.apply(CreateKeyspace("library", {"dc1": 3})) is None
     return history, world
+
+
+@cache
+def joining() -> Image:
+    """Return an image of these nodes in which the join of n4 has started."""
+    history, world = three_nodes()
+    assert history.apply(join(4)) is None
+    world.until(lambda: history.image.topology.transitions, "the join has begun")
+    return history.image

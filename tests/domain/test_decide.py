@@ -381,59 +381,6 @@ def test_rollback_blames_only_requests_of_its_own_transition() -> None:
 # Rollbacks.
 
 
-def test_cancel_before_the_point_of_no_return_restores_the_placements() -> None:
-    history, world = three_nodes()
-    before = history.image.placement_of("library")
-    history, world = _joining(STATE.WRITE_BOTH_READ_OLD)
-    assert history.image.placement_of("library") != before
-    assert history.apply(Cancel("join-n4")) is None
-    world.run()
-    after = history.image.placement_of("library")
-    assert before is not None and after is not None
-    assert [(r.start, r.end, r.reads, r.writes) for r in after.rows] == [
-        (r.start, r.end, r.reads, r.writes) for r in before.rows
-    ]
-    assert status_of(world, "join-n4") is RequestStatus.CANCELLED
-    assert "cancelled by ada: why" in error_of(world, "join-n4")
-    assert history.image.membership.nodes["n4"].state is NodeState.LEFT
-    assert not history.image.topology.transitions
-
-
-def test_cancelled_pending_leave_changes_nothing() -> None:
-    history, world = three_nodes()
-    history.apply(join(4, "r1"))
-    world.run()
-    assert history.apply(Leave("n1"), "leave-n1") is None
-    assert history.apply(Cancel("leave-n1")) is None
-    world.run()
-    assert status_of(world, "leave-n1") is RequestStatus.CANCELLED
-    assert history.image.membership.nodes["n1"].state is NodeState.NORMAL
-
-
-def test_nodes_that_lost_ranges_clean_up() -> None:
-    history, world = three_nodes()
-    history.apply(join(4, "r1"))
-    world.run()
-    marked = {
-        node.node_id
-        for image in history.images
-        for node in image.membership.nodes.values()
-        if node.cleanup_since
-    }
-    assert marked == {"n1"}
-    assert history.image.membership.nodes["n1"].cleanup_since == 0
-
-
-def test_left_node_owns_no_tokens() -> None:
-    history, world = three_nodes()
-    history.apply(join(4, "r1"))
-    world.run()
-    history.apply(Leave("n1"))
-    world.run()
-    assert history.image.membership.nodes["n1"].tokens == ()
-    assert set(history.image.membership.ring_tokens().values()) == {"n2", "n3", "n4"}
-
-
 # Joins of one transition.
 
 

@@ -60,15 +60,6 @@ def test_every_server_gets_its_share_with_the_fewest_moves(
     assert len(plan.moves) == mock.min_moves
 
 
-@BOTH
-def test_empty_node_is_filled(options: BalanceOptions) -> None:
-    nodes = [node("h1"), node("h2"), node("h3")]
-    _, after = balanced(cluster(nodes, table([["h1", "h2"]] * 4), options=options))
-    for name, count in replicas_of(after).items():
-        assert 2 <= count <= 3
-        assert all(1 <= held <= 2 for held in shards_of(after, name))
-
-
 def test_tablet_in_two_dcs_moves_in_both() -> None:
     nodes = [
         *(node(f"h{n}", 1, rack, "dc1") for n, rack in enumerate("aabb", 1)),
@@ -111,27 +102,6 @@ def test_colocated_tables_stay_together() -> None:
         {"a", "a2"},
         {"b", "b2"},
     )
-
-
-@BOTH
-def test_draining_node_becomes_empty(options: BalanceOptions) -> None:
-    nodes = [node("h1"), node("h2"), node("h3", state=NodeRole.DRAINING)]
-    rows = [["h1", "h2"], ["h1", "h3"], ["h2", "h3"], ["h1", "h3"]]
-    _, after = balanced(cluster(nodes, table(rows), options=options))
-    assert replicas_of(after) == {"h1": 4, "h2": 4, "h3": 0}
-    assert shards_of(after, "h1") == shards_of(after, "h2") == [2, 2]
-
-
-def test_draining_keeps_replicas_in_distinct_racks() -> None:
-    nodes = [
-        node("h1", rack="a"),
-        node("h3", rack="a"),
-        node("h2", rack="b"),
-        node("h4", rack="b", state=NodeRole.DRAINING),
-    ]
-    rows = [["h1", "h2"], ["h3", "h4"], ["h1", "h4"], ["h3", "h2"]]
-    _, after = balanced(cluster(nodes, table(rows)))
-    assert replicas_of(after) == {"h1": 2, "h3": 2, "h2": 4, "h4": 0}
 
 
 def test_rack_that_cannot_be_drained_reports_the_reason() -> None:
@@ -289,15 +259,6 @@ def test_shards_within_the_threshold_are_not_balanced(first: int, moves: bool) -
         cluster([node("h1")], table(rows, size_bytes=100 << 20), options=BalanceOptions())
     )
     assert bool(plan.moves) == moves
-
-
-def test_empty_tablets_are_spread() -> None:
-    _, after = balanced(
-        cluster(
-            [node("h1"), node("h2")], table([["h1"]] * 8, size_bytes=0), options=BalanceOptions()
-        )
-    )
-    assert replicas_of(after) == {"h1": 4, "h2": 4}
 
 
 def test_racks_with_new_nodes_are_filled_in_parallel() -> None:

@@ -18,7 +18,7 @@ from stele.domain.names import NodeState
 from stele.domain.ring.placement import Placement, PlacementError
 from stele.domain.ring.ranges import MIN_TOKEN, RangeReplicas
 from stele.domain.soundness import flaws_of, row_flaws, under_way
-from tests.domain.history import join, three_nodes
+from tests.domain.history import joining, three_nodes
 
 replace = msgspec.structs.replace
 
@@ -32,15 +32,6 @@ def sound() -> Image:
     assert history.apply(CreateTable("shop.orders")) is None
     assert history.apply(CreateTable("library.books")) is None
     assert not [*flaws_of(history.image)]
-    return history.image
-
-
-@cache
-def joining() -> Image:
-    """Return an image in which a join has started."""
-    history, world = three_nodes()
-    assert history.apply(join(4)) is None
-    world.until(lambda: history.image.topology.transitions, "the join has begun")
     return history.image
 
 

@@ -42,9 +42,7 @@ def with_shards(nodes: str, tablets: int, rf: int = 1) -> World:
         name, _, shards = text.partition("*")
         world.add(name, rack="r", shards=int(shards or 1))
     world.run()
-    keyspace = CreateKeyspace("music", {"dc1": rf}, tablets=True, initial_tablets=tablets)
-    assert world.apply(keyspace) is None
-    assert world.apply(CreateTable(TABLE)) is None
+    world.create_table({"dc1": rf}, tablets)
     return world
 
 
