@@ -68,7 +68,7 @@ from stele.metadata_log.pages import state_parts
 from stele.metadata_log.questions import PAGE_ROWS
 from stele.runtime.answers.coordinator import Progress
 from stele.runtime.answers.metadata_log import TablesPage
-from stele.runtime.answers.topology import topology_answer
+from stele.runtime.answers.of_image import topology_answer
 from stele.runtime.http_encoding import next_piece
 from stele.session_guard.guard import (
     Blocking,

@@ -10,7 +10,7 @@ from stele.domain.image import Image
 from stele.domain.model import schema as c
 from stele.domain.model.schema import TableOptions
 from stele.domain.model.schema_objects import ClusteringOrder, IndexTarget, TypeField
-from stele.runtime.answers.schema import schema_answer
+from stele.runtime.answers.of_image import schema_answer
 from stele.words.cql import statements
 from stele.words.cql_parser import CqlError, parse_cql
 from tests.domain.history import World

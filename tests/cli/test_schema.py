@@ -11,7 +11,7 @@ from stele.domain.model import schema as c
 from stele.domain.model.schema_objects import ClusteringOrder, IndexTarget
 from stele.domain.view import epoch_view
 from stele.metadata_log.pages import dump_of
-from stele.runtime.answers.schema import schema_answer
+from stele.runtime.answers.of_image import schema_answer
 from stele.words.cql import statements
 from tests.cli.conftest import Server, Stele
 from tests.cli.test_changes import ACCEPTED, sent

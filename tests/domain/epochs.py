@@ -21,7 +21,7 @@ from stele.domain.model.features import FeaturesEnabled
 from stele.domain.model.requests import named, parse
 from stele.domain.recovery import NewLog, Why, recovered
 from stele.domain.request_memory import refusal
-from stele.log.state_ids import next_state_id
+from stele.log.record_builder import next_state_id
 
 AT_MS = 1_700_000_000_000
 LOG_ID = next_state_id(bytes(16), AT_MS, 7)

@@ -28,7 +28,7 @@ from stele.domain.model.requests import (
 from stele.domain.not_taken import MAX_AHEAD_MS, check_id, expired, horizon_of
 from stele.domain.request_memory import RequestMemory
 from stele.domain.snapshot import facts_to_image, image_to_facts, requests_hash
-from stele.log.state_ids import next_state_id
+from stele.log.record_builder import next_state_id
 from stele.runtime.request_ids import new_request_id
 from tests.domain.epochs import code_of
 

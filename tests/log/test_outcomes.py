@@ -26,8 +26,7 @@ from stele.domain.registry import DECISIONS
 from stele.log import pipeline
 from stele.log.codec import decode_epoch
 from stele.log.fold import Fold
-from stele.log.record_builder import Ids
-from stele.log.state_ids import next_state_id
+from stele.log.record_builder import Ids, next_state_id
 from stele.runtime.request_ids import new_request_id
 from tests.log import test_pipeline
 from tests.log.driven_pipeline import Driven, tell

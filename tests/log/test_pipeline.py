@@ -31,8 +31,7 @@ from stele.log import pipeline
 from stele.log.codec import decode_epoch
 from stele.log.fold import Fold
 from stele.log.pipeline import Decisions
-from stele.log.record_builder import Deciding, Ids
-from stele.log.state_ids import next_state_id
+from stele.log.record_builder import Deciding, Ids, next_state_id
 from tests.log.driven_pipeline import Driven, Past, tell
 from tests.log.memory import MemoryPartition
 

@@ -9,7 +9,7 @@ from stele.agent.identity import Acknowledged, Identity
 from stele.domain.commands import FoundCluster
 from stele.domain.image import Image
 from stele.domain.overrides import awaits_state
-from stele.log.state_ids import next_state_id
+from stele.log.record_builder import next_state_id
 from tests.domain.epochs import AT_MS, LOG_ID, History
 from tests.domain.overrides.overriding import ask
 from tests.domain.overrides.test_rules import begun, shop

@@ -35,8 +35,7 @@ from stele.log.fold import Fold
 from stele.log.kafka import KafkaLog
 from stele.log.pipeline import CommitPipeline
 from stele.log.port import Record
-from stele.log.record_builder import Ids, Pending
-from stele.log.state_ids import next_state_id
+from stele.log.record_builder import Ids, Pending, next_state_id
 from stele.runtime.request_ids import new_request_id
 
 TIMEOUT_S = 240.0

@@ -21,7 +21,7 @@ from stele.placements.schema_topic import SCHEMA_TOPIC
 from stele.placements.store import placements_at
 from stele.placements.summaries import SPREAD, SUMMARIES, Row, rows_of
 from stele.placements.topic import PLAIN, Marker, TopicView, read_rows
-from stele.runtime.answers.schema import schema_answer
+from stele.runtime.answers.of_image import schema_answer
 from stele.words.cql import statements
 from stele_harness.tables import current_placements, reached, read_placements, read_table
 from tests.spark.histories import images

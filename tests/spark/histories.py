@@ -30,8 +30,7 @@ from stele.domain.model.requests import named
 from stele.domain.names import BALANCER
 from stele.log.codec import encode_epoch
 from stele.log.fold import Fold
-from stele.log.record_builder import Ids
-from stele.log.state_ids import next_state_id
+from stele.log.record_builder import Ids, next_state_id
 from stele.words.cql_parser import parse_cql
 from tests.domain.history import LOG_ID, History, World, join, three_nodes
 from tests.log.driven_pipeline import Driven

@@ -14,7 +14,7 @@ from stele.log.schemas import load_schemas
 from stele.placements.schema_history import ObjectKey
 from stele.placements.schema_topic import SCHEMA_TOPIC
 from stele.placements.topic import Marker, TopicWriter, framing_of, has_schema_id, read_rows
-from stele.runtime.answers.schema import schema_answer
+from stele.runtime.answers.of_image import schema_answer
 from tests.polling import wait_until
 from tests.spark.checks import cql_of
 from tests.spark.histories import images, random_log

@@ -26,8 +26,8 @@ from stele.log.codec import decode_epoch, encode_epoch
 from stele.log.errors import RecoveredError
 from stele.log.fold import Start
 from stele.log.port import Log, LogPast, Record
+from stele.log.record_builder import ENTROPY_BITS, next_state_id
 from stele.log.recovery import first_recovery, start_after
-from stele.log.state_ids import ENTROPY_BITS, next_state_id
 from stele.runtime.answers.catch_up import RecoverableAnswer, RecoveredAnswer
 from stele.runtime.logs import get_logger
 from stele.runtime.retries import until_it_works

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from typing import Final
 
 import msgspec
+from prometheus_client import Counter, Gauge
 
-from stele.cdc_connector import metrics
 from stele.cdc_connector.envelope import record_of
 from stele.cdc_connector.settings import CdcConnectorSettings
 from stele.cdc_connector.topic import TableTopic
@@ -23,6 +23,7 @@ from stele.log.follower import LogFollower
 from stele.runtime.answers.common import ErrorBody
 from stele.runtime.answers.node import ChangesView
 from stele.runtime.logs import get_logger
+from stele.runtime.metrics import REGISTRY
 from stele.runtime.transport import FAILURES, Transport, answer_of
 
 PAGE: Final = 500
@@ -35,6 +36,26 @@ RESTARTS: Final = {
 """Answers to a cursor after which a table is published from its oldest change, and their meaning."""
 
 log = get_logger(__name__)
+
+
+PUBLISHED: Final = Counter(
+    "stele_cdc_connector_changes",
+    "Changes that the brokers have acknowledged, by table.",
+    ["table"],
+    registry=REGISTRY,
+)
+LAG: Final = Gauge(
+    "stele_cdc_connector_lag_seconds",
+    "Age of the time up to which a table is published. The confidence window is its least value.",
+    ["table"],
+    registry=REGISTRY,
+)
+FAILED: Final = Counter(
+    "stele_cdc_connector_failures",
+    "Reads and sends that failed and are repeated, by table.",
+    ["table"],
+    registry=REGISTRY,
+)
 
 
 class ChangesUnavailable(Exception):
@@ -109,7 +130,7 @@ class Publisher:
 
     def _after_failure(self, table: str, error: Exception, cursor: str | None) -> str | None:
         """Record why a table is not published, and return the cursor to try again with."""
-        metrics.failures.labels(table).inc()
+        FAILED.labels(table).inc()
         code = error.code if isinstance(error, ChangesUnavailable) else ""
         if code in RESTARTS:
             log.warning(RESTARTS[code], table=table, why=str(error))
@@ -133,8 +154,8 @@ class Publisher:
             await asyncio.to_thread(topic.send, records, after)
 
     def _measure(self, table: str, page: ChangesView) -> None:
-        metrics.published.labels(table).inc(len(page.changes))
-        metrics.lag.labels(table).set(time.time() - page.complete_to_us / 1e6)
+        PUBLISHED.labels(table).inc(len(page.changes))
+        LAG.labels(table).set(time.time() - page.complete_to_us / 1e6)
 
     async def _read(self, table: str, cursor: str) -> ChangesView:
         """Return a page of changes from the first node that has one. Raises ChangesUnavailable."""

@@ -22,8 +22,8 @@ from stele.cli.notice import RetryNotice
 from stele.cli.places import ServiceAddresses
 from stele.domain.commands import Envelope
 from stele.domain.not_taken import EXPIRED, HORIZON_MS
-from stele.metadata_log.api import OutcomeAnswer
 from stele.runtime.answers.common import LASTING, ErrorBody
+from stele.runtime.answers.metadata_log import OutcomeAnswer
 
 if TYPE_CHECKING:
     import ssl

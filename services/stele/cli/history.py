@@ -15,9 +15,8 @@ from stele.cli.errors import CliError, UnreachableError
 from stele.cli.output import joined
 from stele.cli.reading import SERVICE, StateReading
 from stele.domain.model.requests import Request
-from stele.words.facts import EpochRow, altered_table, flat, summary
+from stele.words.facts import EpochRow, OpenTransitions, altered_table, flat, summary
 from stele.words.names import ID, Fact, HistoryNames, named_by
-from stele.words.transitions import OpenTransitions
 
 SCHEMA: Final = "KeyspaceChanged,TableChanged"
 MOST_LOOKED_FOR: Final = 20

@@ -32,7 +32,7 @@ from stele.cli.output import (
 from stele.cli.places import find_places, stack_directory, told_by_shell
 from stele.cli.reading import Level, StateReading
 from stele.domain.commands import AnyCommand, Envelope
-from stele.metadata_log.api import OutcomeAnswer
+from stele.runtime.answers.metadata_log import OutcomeAnswer
 from stele.runtime.request_ids import new_request_id
 from stele.runtime.tokens import TOKEN_FORM
 from stele.words import GivenError

@@ -9,8 +9,8 @@ from typing import Any, Final
 import msgspec
 import numpy as np
 
-from stele.console.copying import copied
 from stele.console.maps import TOKENS, states_of
+from stele.console.views import copied
 from stele.domain.evolve import Delta
 from stele.domain.facts import Epoch
 from stele.domain.image import Image

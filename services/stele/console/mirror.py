@@ -10,8 +10,8 @@ from typing import Final
 import msgspec
 
 from stele.client import SILENT_S, HistoryChangedError, HistoryFollower, ServiceAwayError
-from stele.console.copying import copied
 from stele.console.upstream import DUMP_S, AwayError, Upstream
+from stele.console.views import copied
 from stele.domain.column import column_of
 from stele.domain.evolve import evolve
 from stele.domain.facts import AnyFact, Epoch

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from stele.console.copying import copied
+from stele.console.views import copied
 from stele.domain.image import Image
 from stele.domain.model.schema import Balancing, SchemaImage, Table, TableOptions
 from stele.domain.model.schema_objects import (
@@ -24,7 +24,7 @@ from stele.domain.model.schema_objects import (
 )
 from stele.domain.model.settings import KNOWN
 from stele.domain.rules.table_snapshots import summary_of
-from stele.runtime.answers.schema import schema_answer
+from stele.runtime.answers.of_image import schema_answer
 from stele.words.cql import statements
 
 NEVER_SET = msgspec.to_builtins(TableOptions())

@@ -9,14 +9,13 @@ from typing import Final
 
 import msgspec
 
-from stele.console.copying import copied
 from stele.console.epoch_text import EpochText, epoch_text
+from stele.console.views import copied
 from stele.domain.model.requests import Request
 from stele.domain.names import COORDINATOR
 from stele.domain.registry import FACTS
-from stele.words.facts import EpochRow, flat
+from stele.words.facts import EpochRow, OpenTransitions, flat
 from stele.words.names import HistoryNames
-from stele.words.transitions import OpenTransitions
 
 LARGE: Final = frozenset({"PlacementChanged", "TransitionPlanned"})
 """Facts that are not read: they hold ranges, and only operations and keyspaces have them."""

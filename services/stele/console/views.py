@@ -2,12 +2,11 @@
 
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 import numpy as np
 
-from stele.console.copying import copied
 from stele.console.maps import TOKENS, map_of
 from stele.domain.image import Image
 from stele.domain.model.requests import Request
@@ -21,9 +20,11 @@ from stele.domain.topology.decide import summary_of, versions_of
 from stele.domain.topology.operations.base import Operation
 from stele.domain.topology.operations.table import OPERATIONS
 from stele.runtime.answers.coordinator import Progress
-from stele.runtime.answers.topology import topology_answer
+from stele.runtime.answers.of_image import topology_answer
 from stele.words.explain import Case, KnownAnswers, moved, moved_line, sentences, story
 from stele.words.names import departure, what
+
+S = TypeVar("S", bound=msgspec.Struct)
 
 NEWEST_REQUESTS: Final = 200
 """Limit of finished requests that are shown with the state. Older ones are in the history."""
@@ -143,6 +144,16 @@ class WaitReport(msgspec.Struct, frozen=True, kw_only=True):
     lines: tuple[tuple[str, str], ...]
     by_request: dict[str, tuple[str, ...]]
     streamed: dict[str, str]
+
+
+def copied(kind: type[S], source: object, **others: Any) -> S:
+    """Return a struct with ``others``, and with the attributes of ``source`` for other fields."""
+    same = {
+        name: getattr(source, name)
+        for name in kind.__struct_fields__
+        if name not in others and hasattr(source, name)
+    }
+    return kind(**same, **others)
 
 
 def overview(image: Image, dropped: Mapping[str, str] = NO_NAMES) -> Overview:

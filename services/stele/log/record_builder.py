@@ -35,10 +35,15 @@ from stele.domain.model.schema import KeyspaceCreation, TableCreation, ViewCreat
 from stele.domain.not_taken import expired, restricted
 from stele.domain.registry import features_of
 from stele.domain.staging import Part, PartsCommitted, StagedFact
+from stele.log.chain import STATE_BYTES
 from stele.log.codec import encode_epoch, fact_size
 
-# Records in flight of a commit pipeline, with their commands and waiting callers.
+ENTROPY_BITS: Final = 74
+"""Random bits: 128 less those of the time, the version and the variant."""
+_VERSION_7: Final = 0x7 << 76
+_VARIANT: Final = 0b10 << 62
 
+# Records in flight of a commit pipeline, with their commands and waiting callers.
 
 MAX_RECORD_BYTES: Final = 8 * 1024 * 1024 - 4096
 """Largest record, in bytes. The topic takes 8 MiB including the header of the batch."""
@@ -426,3 +431,20 @@ class RecordBuilder:
             required_features=features_of(facts).required,
         )
         return encode_epoch(epoch), epoch
+
+
+def next_state_id(previous: bytes, now_ms: int, entropy: int) -> bytes:
+    """Return a state id of ``now_ms`` (milliseconds since 1970) that is greater than ``previous``.
+
+    A state id has 16 bytes, like a UUID version 7 (docs/design.md, rule 1; source: ScyllaDB,
+    raft-in-scylla.md, "Using Group 0 to perform schema changes"). ``entropy`` is ENTROPY_BITS
+    random bits. The clock may be behind the log. The id is then the previous one plus a small
+    random step, which two writers are unlikely to choose both.
+    """
+    low = entropy & ((1 << 62) - 1)
+    mid = (entropy >> 62) & 0xFFF
+    candidate = (now_ms << 80) | _VERSION_7 | (mid << 64) | _VARIANT | low
+    floor = int.from_bytes(previous, "big")
+    if candidate <= floor:
+        candidate = floor + 1 + (entropy & 0xFFFF_FFFF)
+    return candidate.to_bytes(STATE_BYTES, "big")

@@ -21,7 +21,6 @@ from stele.domain.view import diff
 from stele.log.errors import OffsetGoneError
 from stele.log.history import EpochNotFoundError, with_decoded
 from stele.log.kafka import TopicMissingError
-from stele.metadata_log.api import CommandRequest, outcome_answer
 from stele.metadata_log.openapi import openapi, query_parameters
 from stele.metadata_log.pages import PageHandlers, dump_of, state_parts
 from stele.metadata_log.questions import (
@@ -41,6 +40,7 @@ from stele.metadata_log.settings import MetadataLogSettings
 from stele.metadata_log.streams import Streams
 from stele.metadata_log.writer import BusyError, ReaderStoppedError, Writer
 from stele.runtime.answers.common import LASTING, ErrorBody
+from stele.runtime.answers.metadata_log import CommandRequest, outcome_answer
 from stele.runtime.callers import Caller, Callers
 from stele.runtime.http import (
     ErrorCode,

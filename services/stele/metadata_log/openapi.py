@@ -7,7 +7,6 @@ from stele.domain.column import schema_of_column
 from stele.domain.registry_entry import Filter
 from stele.domain.ring.ranges import MAX_TOKEN, MIN_TOKEN
 from stele.domain.view import filters
-from stele.metadata_log.api import CommandRequest, OutcomeAnswer
 from stele.metadata_log.questions import LEVELS, MAX_NUMBER, MAX_PAGE_ROWS, PAGE_ROWS
 from stele.metadata_log.schema_request import SchemaOutcome, SchemaRequest
 from stele.runtime.answers import metadata_log as answers
@@ -19,7 +18,7 @@ from stele.runtime.answers.history import (
     SearchAnswer,
     StateAnswer,
 )
-from stele.runtime.answers.metadata_log import StatsAnswer
+from stele.runtime.answers.metadata_log import CommandRequest, OutcomeAnswer, StatsAnswer
 from stele.runtime.http import Health
 from stele.words.openapi import Json, Schemas, health_path, response, schemas_of
 

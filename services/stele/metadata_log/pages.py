@@ -50,8 +50,7 @@ from stele.runtime.answers.metadata_log import (
     RequestAnswer,
     TabletRepairTime,
 )
-from stele.runtime.answers.schema import schema_answer
-from stele.runtime.answers.topology import topology_answer
+from stele.runtime.answers.of_image import schema_answer, topology_answer
 from stele.runtime.http import HttpError
 from stele.runtime.http_encoding import etag_of, not_modified, respond
 

@@ -8,8 +8,8 @@ from msgspec import Meta
 
 from stele.domain.commands import AlterSchema
 from stele.domain.model.schema import AnyChange
-from stele.metadata_log.api import CommandRequest, OutcomeAnswer
 from stele.metadata_log.questions import invalid
+from stele.runtime.answers.metadata_log import CommandRequest, OutcomeAnswer
 from stele.runtime.answers.session_guard import (
     AGREEMENT_PATH,
     LONGEST_AGREEMENT_S,

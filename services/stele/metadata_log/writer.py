@@ -36,8 +36,15 @@ from stele.log.history import History, Older
 from stele.log.pipeline import CommitPipeline
 from stele.log.port import Log
 from stele.log.reader import TopicReader
-from stele.log.record_builder import Deciding, Ids, Made, Pending, outcome_of
-from stele.log.state_ids import ENTROPY_BITS, next_state_id
+from stele.log.record_builder import (
+    ENTROPY_BITS,
+    Deciding,
+    Ids,
+    Made,
+    Pending,
+    next_state_id,
+    outcome_of,
+)
 from stele.log.writer_turns import WriterTurns
 from stele.metadata_log import metrics
 from stele.metadata_log.founding import (

@@ -17,7 +17,7 @@ from stele.domain.evolve import apply_facts
 from stele.domain.image import Image
 from stele.domain.model import schema as c
 from stele.domain.model.requests import named
-from stele.runtime.answers.schema import schema_answer
+from stele.runtime.answers.of_image import schema_answer
 from stele.words.cql import statements
 from stele.words.cql_parser import parse_cql
 from tests.domain.history import World

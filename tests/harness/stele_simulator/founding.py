@@ -11,7 +11,7 @@ from stele.domain.facts import Epoch
 from stele.domain.image import EMPTY, Image
 from stele.domain.model.requests import uuid7
 from stele.log.codec import encode_epoch
-from stele.log.state_ids import next_state_id
+from stele.log.record_builder import next_state_id
 
 FOUNDER = "founder"
 TERM = 1

@@ -31,10 +31,10 @@ from stele.log.record_builder import (
     Pending,
     RecordBuilder,
     Waiting,
+    next_state_id,
     outcome_of,
     set_outcome,
 )
-from stele.log.state_ids import next_state_id
 from stele.runtime import starting
 from stele.runtime.answers.catch_up import SnapshotAnswer
 from stele.runtime.catch_up import CatchUp

@@ -299,7 +299,7 @@ def plan(
     """
     from stele.cli import dumps  # noqa: PLC0415 - what folds a state takes long to import
     from stele.domain.ddl.plan import managed_keyspaces, plan_schema, without  # noqa: PLC0415
-    from stele.runtime.answers.schema import schema_answer  # noqa: PLC0415
+    from stele.runtime.answers.of_image import schema_answer  # noqa: PLC0415
     from stele.words.schema_plan import plan_lines  # noqa: PLC0415
 
     wanted = _command(file)
@@ -441,7 +441,7 @@ def _as_text(value: Any) -> Any:
 def _show_effect(client: Client, envelope: Envelope) -> None:
     """Decide the command on the newest state, and print the difference. Raises CliError."""
     from stele.cli import dumps  # noqa: PLC0415 - what folds a state takes long to import
-    from stele.runtime.answers.schema import schema_answer  # noqa: PLC0415
+    from stele.runtime.answers.of_image import schema_answer  # noqa: PLC0415
 
     image = dumps.of_cluster(client)
     after = _decided(image, envelope)

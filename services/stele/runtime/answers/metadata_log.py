@@ -1,13 +1,22 @@
-"""Answers of metadata-log. Every answer about the state has its epoch and state id (32 hex digits).
+"""Answers of metadata-log, and its requests with a command.
 
-A page has at most ``limit`` rows. ``next_cursor`` requests the next page of the same epoch, and is
-empty in the last page.
+Every answer about the state has its epoch and state id (32 hex digits). A page has at most
+``limit`` rows. ``next_cursor`` requests the next page of the same epoch, and is empty in the last
+page.
 """
 
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import msgspec
 
+from stele.domain.commands import (
+    AnyCommand,
+    Envelope,
+    Outcome,
+    Rejection,
+    command_name,
+)
 from stele.domain.epoch_stats import EpochStats
 from stele.domain.model.archive import (
     AgreedSnapshot,
@@ -33,6 +42,10 @@ from stele.domain.model.services import Service
 from stele.domain.model.table_snapshots import TableSnapshot
 from stele.domain.model.topology import Coordinator, TransitionSummary, Versions
 from stele.domain.ring.ranges import RangeReplicas
+from stele.runtime.request_ids import new_request_id
+
+if TYPE_CHECKING:
+    from stele.runtime.callers import Caller
 
 
 class AtEpoch(msgspec.Struct, frozen=True, kw_only=True):
@@ -230,3 +243,56 @@ class StatsAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """Epochs up to this one are not kept; 0: all are kept."""
     stores: tuple[str, ...] = ()
     """Stores that may have epochs that are not kept."""
+
+
+class CommandRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A command with its actor and reason. Without ``request_id`` the service creates one.
+
+    Send your own request id, a UUID of version 7, to retry after a time-out: all requests with one id
+    take effect once. A retry without one is another request.
+    """
+
+    command: AnyCommand
+    request_id: str = ""
+    actor: str = ""
+    reason: str = ""
+    origin: str = ""
+    log_id: str = ""
+
+    def envelope(self, horizon_ms: int, caller: "Caller | None" = None) -> Envelope:
+        """Return the envelope. A created id is newer than the log's horizon.
+
+        Raises HttpError if ``caller`` is known and may not send the command.
+        """
+        if caller is not None:
+            caller.check(command_name(self.command))
+        return Envelope(
+            request_id=self.request_id or new_request_id(horizon_ms=horizon_ms),
+            command=self.command,
+            actor=self.actor if caller is None else caller.actor(self.actor),
+            reason=self.reason,
+            origin=self.origin or "http",
+            log_id=self.log_id,
+        )
+
+
+class OutcomeAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """The outcome of a command: applied as ``epoch``, or rejected at ``epoch``."""
+
+    request_id: str
+    applied: bool
+    epoch: int
+    state_id: str
+    rejection: Rejection | None = None
+    log_id: str = ""
+
+
+def outcome_answer(outcome: Outcome) -> OutcomeAnswer:
+    return OutcomeAnswer(
+        request_id=outcome.request_id,
+        applied=outcome.applied,
+        epoch=outcome.epoch,
+        state_id=outcome.state_id.hex(),
+        rejection=outcome.rejection,
+        log_id=outcome.log_id.hex(),
+    )

@@ -35,7 +35,7 @@ from stele.log.commander import Commander
 from stele.log.flows import FlowReader, FlowWriter, flow_topic
 from stele.log.follower import LogFollower
 from stele.log.kafka import KafkaLog
-from stele.log.state_ids import ENTROPY_BITS, next_state_id
+from stele.log.record_builder import ENTROPY_BITS, next_state_id
 from stele.runtime.kafka import ensure_topics
 from stele.runtime.request_ids import new_request_id
 from stele.runtime.settings import KafkaSettings, environment_of

@@ -20,10 +20,10 @@ from stele.cli.places import LocalService, StackFile, find_places, read_stack_fi
 from stele.domain.commands import AnyCommand, Envelope
 from stele.domain.model.membership import Node
 from stele.domain.model.requests import Request
-from stele.metadata_log.api import OutcomeAnswer
 from stele.runtime.answers.metadata_log import (
     CursorPage,
     NodesPage,
+    OutcomeAnswer,
     RequestAnswer,
     RequestsPage,
     TopologyAnswer,

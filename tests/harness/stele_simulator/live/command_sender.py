@@ -14,7 +14,7 @@ from stele.domain.commands import AnyCommand, Envelope, Outcome
 from stele.domain.image import Image
 from stele.domain.names import UNFINISHED
 from stele.log.commander import Commander, NotTakenError
-from stele.metadata_log.api import OutcomeAnswer
+from stele.runtime.answers.metadata_log import OutcomeAnswer
 from stele.runtime.request_ids import new_request_id
 from stele_simulator.live.history import History, Question
 from stele_simulator.live.site import ANSWER_TIMEOUT_S

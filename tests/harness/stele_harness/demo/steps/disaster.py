@@ -15,8 +15,8 @@ from stele.cli.errors import CliError
 from stele.domain.commands import Envelope, SetSetting
 from stele.log.brokers import Brokers
 from stele.log.flows import flow_topic
-from stele.metadata_log.api import OutcomeAnswer
 from stele.runtime.answers.catch_up import RecoveredAnswer
+from stele.runtime.answers.metadata_log import OutcomeAnswer
 from stele.runtime.kafka import ensure_topics
 from stele.runtime.request_ids import new_request_id
 from stele_harness.demo.scene import Scene

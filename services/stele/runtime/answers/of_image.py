@@ -1,8 +1,9 @@
-"""The answer of ``/v1/topology`` for an image."""
+"""Answers of ``/v1/topology`` and ``/v1/schema`` for an image."""
 
+from stele.domain.ddl.schema import DOMAIN
 from stele.domain.image import Image
 from stele.domain.topology.decide import summary_of, versions_of
-from stele.runtime.answers.metadata_log import TopologyAnswer
+from stele.runtime.answers.metadata_log import SchemaAnswer, TopologyAnswer
 
 
 def topology_answer(image: Image) -> TopologyAnswer:
@@ -18,3 +19,10 @@ def topology_answer(image: Image) -> TopologyAnswer:
         transitions=tuple(summary_of(t) for t in image.topology.open()),
         commits=image.commits,
     )
+
+
+def schema_answer(image: Image) -> SchemaAnswer:
+    """Return all objects of the schema, in the order of the domain's view."""
+    found = DOMAIN.view(image.schema)
+    rows = {name: found[name] for name in SchemaAnswer.__struct_fields__ if name in found}
+    return SchemaAnswer(epoch=image.epoch, state_id=image.state_id.hex(), **rows)
