@@ -19,7 +19,7 @@ from stele.catch_up.announcements import (
 )
 from stele.catch_up.filling import ArchivePeers
 from stele.catch_up.identity import ReplicaIdentity
-from stele.catch_up.replica import Ports, Replica
+from stele.catch_up.replica import CatchUpReplica, Ports
 from stele.catch_up.settings import CatchUpSettings
 from stele.catch_up.trimming import Trimmer
 from stele.domain.commands import (
@@ -282,7 +282,7 @@ def test_files_deleted_from_the_folder_are_no_longer_announced(tmp_path: Path) -
         cluster="demo", kafka_bootstrap="nowhere:1", instance_id="cu-1", data_dir=tmp_path
     )
     peers, ports = cast(ArchivePeers, None), cast(Ports, None)
-    replica = Replica(settings, ME, "http://here:1", made.archive, peers, ports)
+    replica = CatchUpReplica(settings, ME, "http://here:1", made.archive, peers, ports)
     trimmer = Trimmer(replica.keeper, lambda: EMPTY, ME, None)
 
     def answered() -> ReplicaHoldings:

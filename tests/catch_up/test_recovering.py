@@ -12,7 +12,7 @@ from stele.catch_up.holdings import Holdings
 from stele.catch_up.identity import ReplicaIdentity
 from stele.catch_up.keeper import Keeper
 from stele.catch_up.recovering import NotRecoverable, RecoverQuestion, check, recover
-from stele.catch_up.replica import Ports, Replica
+from stele.catch_up.replica import CatchUpReplica, Ports
 from stele.catch_up.settings import CatchUpSettings
 from stele.domain.image import EMPTY
 from stele.domain.recovery import HistoryChoice, HistorySource, choose
@@ -43,10 +43,10 @@ def replica(folder: Path, story: Story) -> Keeper:
     return Keeper(archive, 3, 0.01)
 
 
-def replica_of(keeper: Keeper, ports: Ports) -> Replica:
+def replica_of(keeper: Keeper, ports: Ports) -> CatchUpReplica:
     """Return the replica of this keeper."""
     identity, peers = ReplicaIdentity("cu-1", "demo", "folder"), cast(ArchivePeers, None)
-    found = Replica(CatchUpSettings(), identity, "", keeper.archive, peers, ports)
+    found = CatchUpReplica(CatchUpSettings(), identity, "", keeper.archive, peers, ports)
     found.keeper = keeper
     return found
 

@@ -12,6 +12,7 @@ from stele.domain import not_taken
 from stele.domain.commands import COMMANDS
 from stele.log.chain import MAGIC
 from stele.log.schemas import HEADER_BYTES, header_of, load_schemas
+from stele.words.operations import TEXTS
 from tests.docs.pages import REPOSITORY
 from tests.docs.topics_page import PAGE, SAMPLES, Sample, pieces
 
@@ -46,14 +47,10 @@ SENT_BY_NODES_AND_READERS = {"Join", "Replace", "AnnounceReader"}
 def test_commands_created_by_the_cli_and_the_console_are_not_of_services() -> None:
     """Compare ``of_services`` with the code that creates each command."""
     package = Path(stele.__path__[0])
-    for_people = [package / "cli" / "commands", package / "console", package / "words"]
+    for_people = [package / "cli", package / "console", package / "words"]
     text = "".join(path.read_text() for folder in for_people for path in folder.rglob("*.py"))
-    made = {*re.findall(r"\b([A-Z]\w+)\(", text)}
-    named = {
-        *re.findall(
-            r"\b([A-Z]\w+),$", (package / "console" / "operations.py").read_text(), re.MULTILINE
-        )
-    }
+    made = {*re.findall(r"\b([A-Z]\w+)\(", text)} | SENT_BY_NODES_AND_READERS
+    of_console = {operation.command for operation in TEXTS.values()}
     for command in COMMANDS:
-        by_people = command.__name__ in made | named | SENT_BY_NODES_AND_READERS
+        by_people = command.__name__ in made or str(command.__struct_config__.tag) in of_console
         assert by_people is not command.of_services, command.__name__

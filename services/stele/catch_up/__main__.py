@@ -9,7 +9,7 @@ from stele.catch_up.filling import ArchivePeers
 from stele.catch_up.identity import ReplicaIdentity, identity_of
 from stele.catch_up.mirror import store_of
 from stele.catch_up.recovering import NotRecoverable
-from stele.catch_up.replica import NAME, Ports, Replica
+from stele.catch_up.replica import NAME, CatchUpReplica, Ports
 from stele.catch_up.settings import CatchUpSettings
 from stele.catch_up.trimming import delete_records
 from stele.log.archive.archive import Archive
@@ -57,7 +57,7 @@ async def _run(
     others = CatchUp([url for url in settings.catch_up_urls if url.rstrip("/") != own_url])
     peers = ArchivePeers(others, store_of(settings), settings.cluster)
     ports = _on_kafka(settings)
-    replica = Replica(settings, identity, own_url, archive, peers, ports, callers)
+    replica = CatchUpReplica(settings, identity, own_url, archive, peers, ports, callers)
     try:
         await wait_for_topics(settings)
         async with replica.running(stop) as (followed, api):

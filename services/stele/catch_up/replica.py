@@ -77,7 +77,7 @@ class Ports(NamedTuple):
     end: Callable[[], None]
 
 
-class Replica:
+class CatchUpReplica:
     """One catch-up replica: its archive, and all that follows, serves, fills and trims it."""
 
     def __init__(

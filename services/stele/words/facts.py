@@ -423,7 +423,7 @@ IN_WORDS: Final[dict[str, Callable[[Fact], str]]] = {
 """Functions by the name of the fact."""
 
 
-class Move(NamedTuple):
+class TransitionChange(NamedTuple):
     """A change of a transition: its requests, and the state that they enter.
 
     ``state`` is empty if the transition ends, or is marked to go back.
@@ -439,7 +439,7 @@ class OpenTransitions:
     def __init__(self) -> None:
         self._request_ids = dict[str, tuple[str, ...]]()
 
-    def take(self, fact: Fact) -> Move:
+    def take(self, fact: Fact) -> TransitionChange:
         """Return the change that a fact makes. Other facts change no request."""
         match fact.get("type"):
             case "TransitionOpened":
@@ -448,12 +448,12 @@ class OpenTransitions:
                 # A transition without subjects has the id of its only request.
                 ids = tuple(s["request_id"] for s in transition.get("subjects", ())) or (own,)
                 self._request_ids[own] = ids
-                return Move(ids, transition["state"])
+                return TransitionChange(ids, transition["state"])
             case "TransitionMoved":
-                return Move(self._of(fact), fact["state"])
+                return TransitionChange(self._of(fact), fact["state"])
             case "TransitionMarked" | "TransitionFinished":
-                return Move(self._of(fact))
-        return Move()
+                return TransitionChange(self._of(fact))
+        return TransitionChange()
 
     def _of(self, fact: Fact) -> tuple[str, ...]:
         return self._request_ids.get(fact["transition_id"], ())

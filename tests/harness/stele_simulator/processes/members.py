@@ -20,7 +20,7 @@ from stele.agent.settings import AgentSettings
 from stele.catch_up.filling import ArchivePeers
 from stele.catch_up.identity import identity_of
 from stele.catch_up.keeper import Keeper
-from stele.catch_up.replica import Ports, Replica
+from stele.catch_up.replica import CatchUpReplica, Ports
 from stele.catch_up.settings import CatchUpSettings
 from stele.coordinator.driver import Driver, driving
 from stele.coordinator.http import routes
@@ -413,7 +413,7 @@ class ReplicaMachine(FollowerMachine):
             commander=lambda: Commander(BROKERS, CLUSTER),
             end=self.end,
         )
-        replica = Replica(settings, identity, self.url, archive, peers, ports)
+        replica = CatchUpReplica(settings, identity, self.url, archive, peers, ports)
         self.keeper, stop = replica.keeper, Stop()
         try:
             async with replica.running(stop, self.build) as (followed, api):
