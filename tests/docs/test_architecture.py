@@ -166,3 +166,25 @@ def test_page_lists_stages_with_selectors_and_edges() -> None:
         sides = sides if state.delta is None else SIDES[state.delta]
         expected.append((name, *sides, state.on_success or "-", state.on_failure or "-"))
     assert [(*row[:3], *row[4:6]) for row in rows] == expected
+
+
+HARNESS = REPOSITORY / "tests" / "harness"
+MOST_FILES = 450
+
+
+def size(files: list[Path]) -> tuple[int, int]:
+    """Return the number of lines and of files."""
+    return sum(len(path.read_text().splitlines()) for path in files), len(files)
+
+
+def test_page_has_the_sizes_of_the_source_within_two_percent() -> None:
+    page = (REPOSITORY / PAGE).read_text()
+    rows = re.findall(r"^\|[^|]*\| ([\d,]+) \| (\d+) \|$", page, re.MULTILINE)
+    shown = [(int(lines.replace(",", "")), int(files)) for lines, files in rows]
+    harness = [*HARNESS.rglob("*.py")]
+    tests = [path for path in (REPOSITORY / "tests").rglob("*.py") if HARNESS not in path.parents]
+    found = [size([*STELE.rglob("*.py")]), size(harness), size(tests)]
+    assert found[0][1] <= MOST_FILES
+    for (lines, files), (shown_lines, shown_files) in zip(found, shown, strict=True):
+        assert lines == pytest.approx(shown_lines, rel=0.02)
+        assert files == pytest.approx(shown_files, rel=0.02)
