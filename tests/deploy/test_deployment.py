@@ -289,7 +289,7 @@ def test_all_processes_have_the_same_state_at_the_same_epoch(deployment: Compose
         found.update(deployment.positions((*CONTROL_PLANE, *members)))
         return len({(p["epoch"], p["state_id"], p["hash"]) for p in found.values()}) == 1
 
-    deployment.until(agree, f"one epoch and one hash: {found}", 30.0)
+    deployment.until(agree, f"one epoch and one hash: {found}")
     one = found["node-4"]
     note(f"{len(found)} processes: epoch {one['epoch']}, hash {one['hash'][:16]}...")
 

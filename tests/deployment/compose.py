@@ -382,6 +382,8 @@ class LoadClient:
                 "--network", f"{PROJECT}_stele",
                 "--env", f"STELE_METADATA_LOG_URLS={urls}",
                 "--volume", f"{script}:/load.py:ro",
+                "--volume", f"{ROOT}/tests/harness/stele_harness:/harness/stele_harness:ro",
+                "--env", "PYTHONPATH=/opt/stele/lib:/harness",
                 "stele/services:deploy-test", "python", "/load.py",
             ],
             stdin=subprocess.PIPE,
