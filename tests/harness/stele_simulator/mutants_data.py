@@ -6,8 +6,6 @@ from collections.abc import Set
 from pathlib import Path
 from typing import Any, Final
 
-import msgspec
-
 from stele.agent import identity, judging, member
 from stele.agent.cleanup import Cleaner
 from stele.agent.identity import FILE, STORE_FILE, DataDirectory, Heartbeats
@@ -249,20 +247,6 @@ def full_disk_counts_as_done(patch: Patch) -> None:
         plain(job, result, None if isinstance(error, DiskFull) else error)
 
     patch.function(plain, answer)
-
-
-@planted(RUN, rule="I6")
-def acks_need_no_room(patch: Patch) -> None:
-    """A node acknowledges a version that it could not write to its full disk."""
-    plain = DataDirectory.save
-
-    def save(self: DataDirectory, **changes: object) -> None:
-        try:
-            plain(self, **changes)
-        except OSError:
-            self.identity = msgspec.structs.replace(self.identity, **changes)
-
-    patch.attribute(DataDirectory, "save", save)
 
 
 @planted(RUN)
