@@ -16,7 +16,6 @@ from stele.domain.names import TABLET_MAP, UNFINISHED, NodeState, RequestStatus,
 from stele.domain.ring.placement import WRITES, Placement, rows_of
 from stele.domain.ring.ranges import RangeReplicas, upper_bound
 from stele.domain.ring.transition import TransitionRow
-from stele.domain.topology.decide import summary_of, versions_of
 from stele.domain.topology.operations.base import Operation
 from stele.domain.topology.operations.table import OPERATIONS
 from stele.runtime.answers.coordinator import Progress
@@ -30,7 +29,7 @@ NEWEST_REQUESTS: Final = 200
 """Limit of finished requests that are shown with the state. Older ones are in the history."""
 NO_NAMES: Final[Mapping[str, str]] = MappingProxyType({})
 MOST_NODES: Final = 64
-"""Limit of nodes that are asked. The others are shown by the session-guard's liveness."""
+"""Largest number of nodes to query. The others are shown by the session-guard's liveness."""
 MOST_ROWS: Final = 500
 """Limit of the ranges of one node that are listed."""
 
@@ -160,15 +159,9 @@ def overview(image: Image, dropped: Mapping[str, str] = NO_NAMES) -> Overview:
     """Return the overview of a state. ``dropped`` are names of dropped keyspaces and tables by id."""
     numbers = image.ring.nodes.numbers
     nodes = (image.membership.nodes[name] for name in sorted(image.membership.nodes))
-    return Overview(
-        epoch=image.epoch,
-        state_id=image.state_id.hex(),
-        cluster=image.cluster,
-        cluster_id=image.cluster_id,
-        log_id=image.log_id.hex(),
-        topology=versions_of(image.topology),
-        coordinator=image.topology.coordinator,
-        commits=image.commits,
+    return copied(
+        Overview,
+        topology_answer(image),
         nodes=tuple(
             copied(
                 MemberSummary,
@@ -181,7 +174,6 @@ def overview(image: Image, dropped: Mapping[str, str] = NO_NAMES) -> Overview:
         ),
         numbers=image.ring.nodes.names,
         maps=tuple(_maps(image)),
-        transitions=tuple(summary_of(t) for t in image.topology.open()),
         requests=request_summaries(image, dropped),
         features=tuple(image.features.enabled),
         settings=dict(image.features.settings),
