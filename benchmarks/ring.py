@@ -1,4 +1,4 @@
-"""What a large ring costs: `python -m benchmarks.ring`. One thread, no broker; 1,000 nodes of 256 tokens.
+"""Costs of a large ring: `python -m benchmarks.ring`. One thread, no broker; 1,000 nodes of 256 tokens.
 
 Each figure is the processor time of the best of several runs: other work on the machine only adds to it.
 """

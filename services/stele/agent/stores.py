@@ -305,7 +305,7 @@ class SplitPreparation:
 
     def _is_prepared(self, image: Image, request_id: str) -> bool:
         request = image.requests.unfinished_by_id[request_id]
-        # Every table is asked, so that all of them begin at the same time.
+        # No short cut: the splits of all tables must begin at the same time.
         split = [self._is_split(data_id, request) for data_id in _to_split(image, request)]
         return all(split)
 

@@ -34,7 +34,7 @@ from stele.runtime.http import Health
 
 # One stream of the log for all open pages: each gets every event once and in order.
 #
-# A slow page holds no memory of its own, because all pages read from one list. A page that is behind
+# A slow page needs no buffer, because all pages read from one list. A page that is behind
 # the list first receives the older epochs.
 
 

@@ -46,7 +46,7 @@ from stele.domain.topology.operations.join import removal_of_replaced
 from stele.runtime.answers.plans import PlanAnswer, PlannedStream, PlanVerdict
 
 MOST_ASKED_NODES: Final = 16
-"""Largest number of sources that are asked for their size. Each reads all its keys to answer."""
+"""Largest number of sources to query for their size. Each reads all its keys to answer."""
 
 
 def dry_run(

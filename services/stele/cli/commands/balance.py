@@ -369,8 +369,8 @@ def history(
 ) -> None:
     """List the requests of the balancer with reason and outcome, the newest last.
 
-    The list has moves, splits, merges, repairs, cancels and refusals. With --by anybody it also lists
-    requests of users about tablets. It is read from the log, which keeps requests longer than
+    The list has moves, splits, merges, repairs, cancels and refusals. With --by anybody, it has
+    the users' requests about tablets too. It is read from the log, which keeps requests longer than
     `stele requests` shows them. A tablet has the number that it had at the time of the request.
 
     Args:

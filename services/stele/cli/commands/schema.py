@@ -309,12 +309,12 @@ def plan(
         raise UsageError(f"{file}: {error}.", "`stele schema export` writes a schema.") from error
     with where.client() as client:
         image = dumps.of_cluster(client)
-    planner = Change()
-    after = _decided(without(image, wanted.changes), planner.envelope(wanted))
+    change = Change()
+    after = _decided(without(image, wanted.changes), change.envelope(wanted))
     found = plan_schema(image.schema, after.schema, managed)
     changes = tuple(each.change for each in found.changes)
     if changes:
-        _decided(image, planner.envelope(AlterSchema(changes)))
+        _decided(image, change.envelope(AlterSchema(changes)))
     styles = {"+": "green", "-": "red", "~": "yellow", "!": "magenta"}
     out = console()
     for line in plan_lines(found, statements(schema_answer(after))):

@@ -33,7 +33,7 @@ class Stuck(msgspec.Struct, frozen=True):
     waits: bool = False
     """It does not end, but waits for another node.
 
-    A replacement queues the removal of the dead node, so nobody would ask for it again.
+    It is the removal of a dead node that a replacement has queued: no user would submit it again.
     """
 
 

@@ -376,7 +376,7 @@ def tables_using(
 ) -> Iterator[tuple[Table, TableSchema]]:
     """Yield tables and views with a column of one of these types, by id.
 
-    Those that are being dropped are included: nodes that lag still serve them.
+    Tables that are being dropped are included, because nodes that lag still serve them.
     """
     for table_id in sorted(schema.schemas):
         table, columns = schema.tables[table_id], schema.schemas[table_id]
