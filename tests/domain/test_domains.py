@@ -252,19 +252,19 @@ def test_every_image_can_be_shown_and_compared(domain: Domain) -> None:
     for story in histories():
         for before, after in pairwise(story.images):
             one, two = getattr(before, domain.name), getattr(after, domain.name)
-            shown, changed = domain.view(two), domain.diff_of(one, two)
+            shown, changed = domain.view_of(two), domain.diff_of(one, two)
             assert msgspec.json.encode(shown, enc_hook=dict) and msgspec.json.encode(changed)
             assert msgspec.json.encode(domain.diff_of(two, two)) == msgspec.json.encode(
                 domain.diff_of(one, one)
             )
-            if domain.view(one) != shown:
+            if domain.view_of(one) != shown:
                 assert changed != domain.diff_of(one, one), (
                     "a change that the difference does not show"
                 )
 
 
 def test_domains_share_no_section_of_the_view() -> None:
-    sections = [name for domain in DOMAINS for name in domain.view(domain.empty)]
+    sections = [name for domain in DOMAINS for name in domain.view_of(domain.empty)]
     assert len({*sections}) == len(sections)
     assert not {*sections} & {"epoch", "state_id", "hash"}
 

@@ -7,7 +7,7 @@ import msgspec
 
 from stele.domain.base import Fact
 from stele.domain.hashing import hash_of_facts
-from stele.domain.tables import changed_sections
+from stele.domain.tables import changed_sections, in_order
 
 
 class Filter(msgspec.Struct, frozen=True):
@@ -23,13 +23,14 @@ class Domain(msgspec.Struct, frozen=True, kw_only=True):
 
     ``name`` is its attribute of ``Image``. ``apply`` folds a fact of the domain into the domain's
     own image and has no other input. ``to_facts`` writes the image as facts from the empty one, in
-    one fixed order: the snapshot. ``view`` returns sections of the whole state as people see it:
-    structs, sequences of them, or plain values. The caller encodes them. ``diff`` returns the
-    differences in the same sections, as plain values. By default it compares the views. ``delta``
-    returns those of one epoch from its facts, for domains where ``diff`` would compare too much.
-    ``filters`` are the filters for the rows of a section: section -> name -> ``Filter``. ``hash``
-    is a number below 2**128 that is equal for equal images, after any history. By default it is the
-    sum of the hashes of the facts from ``to_facts``.
+    one fixed order: the snapshot. ``rows`` returns sections of the whole state: each is a struct,
+    or structs by id, in any order. ``view`` returns the sections as people see them: structs,
+    sequences of them, or plain values. The caller encodes them. By default they are those of
+    ``rows``, ordered by id. ``diff`` returns the differences in the same sections, as plain values.
+    By default it compares ``rows``. ``delta`` returns those of one epoch from its facts, for domains
+    where ``diff`` would compare too much. ``filters`` are the filters for the rows of a section:
+    section -> name -> ``Filter``. ``hash`` is a number below 2**128 that is equal for equal images,
+    after any history. By default it is the sum of the hashes of the facts from ``to_facts``.
     """
 
     name: str
@@ -37,7 +38,8 @@ class Domain(msgspec.Struct, frozen=True, kw_only=True):
     apply: Mapping[type, Callable[[Any, Any], Any]]
     to_facts: Callable[[Any], Iterable[Fact]]
     decide: Mapping[type, Callable[..., Any]] = {}
-    view: Callable[[Any], dict[str, Any]] = lambda image: {}
+    rows: Callable[[Any], dict[str, Any]] = lambda image: {}
+    view: Callable[[Any], dict[str, Any]] | None = None
     diff: Callable[[Any, Any], dict[str, Any]] | None = None
     delta: Callable[[Any, Any, Iterable[Fact]], dict[str, Any]] | None = None
     filters: Mapping[str, Mapping[str, Filter]] = {}
@@ -55,8 +57,12 @@ class Domain(msgspec.Struct, frozen=True, kw_only=True):
         """Return the hash of the domain's image, a number below 2**128."""
         return hash_of_facts(self.to_facts(image)) if self.hash is None else self.hash(image)
 
+    def view_of(self, image: Any) -> dict[str, Any]:
+        """Return the domain's image as people see it, by section."""
+        return in_order(self.rows(image)) if self.view is None else self.view(image)
+
     def diff_of(self, before: Any, after: Any) -> dict[str, Any]:
         """Return the differences between two images of the domain, by section."""
         if self.diff is not None:
             return self.diff(before, after)
-        return changed_sections(self.view(before), self.view(after))
+        return changed_sections(self.rows(before), self.rows(after))

@@ -1,6 +1,7 @@
 """Rows of a domain as JSON, and the differences between two tables of them."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
+from itertools import chain
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -38,10 +39,18 @@ def changed_fields(before: Json, after: Json) -> Json:
     }
 
 
-def changed_sections(before: Json, after: Json) -> Json:
-    """Return the differences of two views with the same sections.
+def in_order(sections: Json) -> Json:
+    """Return sections whose rows are ordered by id. A section is a struct, or rows by id."""
+    return {
+        name: section if isinstance(section, msgspec.Struct) else tuple(sorted_values(section))
+        for name, section in sections.items()
+    }
 
-    A section is a struct, or rows: structs whose first field is their id.
+
+def changed_sections(before: Json, after: Json) -> Json:
+    """Return the differences between the same sections of two images.
+
+    A section is a struct, or rows by id: structs whose first field is the id.
     """
     return {
         name: changed_fields(row_json(before[name]), row_json(now))
@@ -51,14 +60,16 @@ def changed_sections(before: Json, after: Json) -> Json:
     }
 
 
-def _changed_rows(rows_before: Sequence[msgspec.Struct], rows: Sequence[msgspec.Struct]) -> Json:
+def _changed_rows(
+    before: Mapping[str, msgspec.Struct], after: Mapping[str, msgspec.Struct]
+) -> Json:
     """Return the added, removed and changed rows.
 
     The form is ``{added: [row], removed: [row], changed: [{key: id, fields: {name: {before,
     after}}}]}``.
     """
-    key = next((each.__struct_fields__[0] for each in (*rows_before, *rows)), "")
-    before, after = ({getattr(row, key): row for row in each} for each in (rows_before, rows))
+    rows = chain(before.values(), after.values())
+    key = next((row.__struct_fields__[0] for row in rows), "")
     added, removed, changed = compared(before, after)
     return {
         "added": [row_json(after[name]) for name in added],

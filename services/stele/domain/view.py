@@ -19,7 +19,7 @@ from stele.domain.registry_entry import Filter
 from stele.domain.snapshot import state_hash
 from stele.domain.tables import Json, plain_values
 
-_OF_SECTION: Final = {name: domain for domain in DOMAINS for name in domain.view(domain.empty)}
+_OF_SECTION: Final = {name: domain for domain in DOMAINS for name in domain.view_of(domain.empty)}
 
 
 def view(image: Image) -> Json:
@@ -36,14 +36,14 @@ def sections(image: Image) -> Json:
     """Return every section of the view with its rows, not encoded yet."""
     found: Json = {}
     for domain in DOMAINS:
-        found.update(domain.view(getattr(image, domain.name)))
+        found.update(domain.view_of(getattr(image, domain.name)))
     return found
 
 
 def section(image: Image, name: str) -> Any:
     """Return one section of the view; its rows are a sequence."""
     domain = _OF_SECTION[name]
-    return domain.view(getattr(image, domain.name))[name]
+    return domain.view_of(getattr(image, domain.name))[name]
 
 
 def filters() -> dict[str, Mapping[str, Filter]]:

@@ -408,12 +408,25 @@ def to_facts(image: SchemaImage) -> Iterable[SchemaFact]:
         yield SchemaVersioned(image.version)
 
 
-def view(image: SchemaImage) -> Json:
+def rows(image: SchemaImage) -> Json:
     return {
         "balancing": image.balancing,
+        "keyspaces": image.by_id,
+        "tables": image.tables,
+        "schema_version": image.version,
+        "table_schemas": image.schemas,
+        "types": image.types,
+        "functions": image.functions,
+        "aggregates": image.aggregates,
+    }
+
+
+def view(image: SchemaImage) -> Json:
+    """Return the objects of the schema in the order of their names."""
+    return {
+        **rows(image),
         "keyspaces": tuple(sorted(image.by_id.values(), key=lambda k: k.name)),
         "tables": tuple(sorted(image.tables.values(), key=image.full_name)),
-        "schema_version": image.version,
         "table_schemas": tuple(sorted_values(image.schemas)),
         "types": tuple(sorted(image.types.values(), key=image.full_type_name)),
         "functions": tuple(sorted(image.functions.values(), key=image.routine_name)),
@@ -455,5 +468,6 @@ DOMAIN = Domain(
         SCHEMA_OBJECTS,
     ),
     to_facts=to_facts,
+    rows=rows,
     view=view,
 )

@@ -638,10 +638,10 @@ def to_facts(image: ArchiveImage) -> Iterable[ArchiveFact]:
     yield from sorted_values(image.agreed)
 
 
-def view(image: ArchiveImage) -> Json:
+def rows(image: ArchiveImage) -> Json:
     return {
-        "catch_up_replicas": tuple(replica_summaries(image).values()),
-        "log_readers": tuple(sorted_values(image.readers)),
+        "catch_up_replicas": replica_summaries(image),
+        "log_readers": image.readers,
         "archive": archive_summary(image),
     }
 
@@ -680,5 +680,5 @@ DOMAIN = Domain(
     },
     features=dict.fromkeys((ReplicaDiverged, TrimProposed, TrimAgreed, ArchiveTrimmed), UPKEEP),
     to_facts=to_facts,
-    view=view,
+    rows=rows,
 )

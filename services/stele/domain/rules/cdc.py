@@ -421,10 +421,15 @@ def hash_of(image: CdcImage) -> int:
     return sum(map(row_hash, rows)) % MODULUS
 
 
+def rows(image: CdcImage) -> Json:
+    """Return the generations without their streams, which are as many as the ranges of the ring."""
+    return {"cdc_generations": {id_: summary_of(each) for id_, each in image.generations.items()}}
+
+
 def view(image: CdcImage) -> Json:
-    """Show the generations without their streams, which are as many as the ranges of the ring."""
-    found = sorted(image.generations.values(), key=lambda g: (g.epoch, g.generation_id))
-    return {"cdc_generations": tuple(summary_of(generation) for generation in found)}
+    """Return the generations in the order of their epochs."""
+    found = rows(image)["cdc_generations"].values()
+    return {"cdc_generations": tuple(sorted(found, key=lambda g: (g.epoch, g.generation_id)))}
 
 
 DOMAIN = Domain(
@@ -441,6 +446,7 @@ DOMAIN = Domain(
         CdcGenerationForgotten: generation_forgotten,
     },
     to_facts=to_facts,
+    rows=rows,
     view=view,
     hash=hash_of,
 )

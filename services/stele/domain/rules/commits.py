@@ -71,7 +71,7 @@ def to_facts(commits: Commits) -> Iterable[CommitsRestricted]:
         yield CommitsRestricted(commits)
 
 
-def view(commits: Commits) -> Json:
+def rows(commits: Commits) -> Json:
     return {"commits": commits}
 
 
@@ -81,5 +81,5 @@ DOMAIN = Domain(
     decide={RestrictCommits: restrict_commits},
     apply={CommitsRestricted: commits_restricted},
     to_facts=to_facts,
-    view=view,
+    rows=rows,
 )

@@ -188,8 +188,8 @@ def to_facts(image: MembershipImage) -> Iterable[NodeChanged]:
     return (NodeChanged(node) for node in sorted_values(image.nodes))
 
 
-def view(image: MembershipImage) -> Json:
-    return {"nodes": tuple(sorted_values(image.nodes))}
+def rows(image: MembershipImage) -> Json:
+    return {"nodes": image.nodes}
 
 
 DOMAIN = Domain(
@@ -198,5 +198,5 @@ DOMAIN = Domain(
     decide={AnnounceNode: announce_node},
     apply={NodeChanged: node_changed},
     to_facts=to_facts,
-    view=view,
+    rows=rows,
 )

@@ -77,8 +77,8 @@ def to_facts(image: ServicesImage) -> Iterable[ServicesFact]:
     return (ServiceChanged(service) for service in sorted_values(image.services))
 
 
-def view(image: ServicesImage) -> Json:
-    return {"services": tuple(sorted_values(image.services))}
+def rows(image: ServicesImage) -> Json:
+    return {"services": image.services}
 
 
 DOMAIN = Domain(
@@ -87,5 +87,5 @@ DOMAIN = Domain(
     decide={AnnounceService: announce_service, ForgetService: forget_service},
     apply={ServiceChanged: service_changed, ServiceForgotten: service_forgotten},
     to_facts=to_facts,
-    view=view,
+    rows=rows,
 )

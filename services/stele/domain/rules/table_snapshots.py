@@ -29,7 +29,7 @@ from stele.domain.model.table_snapshots import (
 )
 from stele.domain.registry_entry import Domain
 from stele.domain.rules.requests import check_term, overtaken
-from stele.domain.tables import Json, sorted_values
+from stele.domain.tables import Json, in_order, sorted_values
 
 
 def delete_table_snapshot(context: Context, command: DeleteTableSnapshot) -> Decision:
@@ -154,13 +154,16 @@ def hash_of(image: TableSnapshotsImage) -> int:
     return total % MODULUS
 
 
+def rows(image: TableSnapshotsImage) -> Json:
+    """Return the snapshots, and the restores without their individual tablets."""
+    restores = {id_: summary_of(each) for id_, each in image.restores.items()}
+    return {"table_snapshots": image.snapshots, "table_restores": restores}
+
+
 def view(image: TableSnapshotsImage) -> Json:
-    """Return snapshots sorted by tag, and restores without their individual tablets."""
+    """Return the snapshots sorted by tag."""
     found = sorted(image.snapshots.values(), key=lambda each: (each.name, each.snapshot_id))
-    return {
-        "table_snapshots": tuple(found),
-        "table_restores": tuple(map(summary_of, sorted_values(image.restores))),
-    }
+    return {**in_order(rows(image)), "table_snapshots": tuple(found)}
 
 
 def summary_of(restore: TableRestore) -> RestoreSummary:
@@ -191,6 +194,7 @@ DOMAIN = Domain(
         RestoredTablets: restored_tablets,
     },
     to_facts=to_facts,
+    rows=rows,
     view=view,
     hash=hash_of,
 )

@@ -57,7 +57,7 @@ from stele.domain.rules.requests import (
     request_in_term,
     started,
 )
-from stele.domain.tables import Json, changed_sections
+from stele.domain.tables import Json
 from stele.domain.topology.barriers import check_counted_at, let_through, level_in_force, next_lower
 from stele.domain.topology.live_copies import check_loss, may_lack_writes
 from stele.domain.topology.operations.leave import check_exclusion
@@ -373,21 +373,18 @@ def summary_of(transition: Transition) -> TransitionSummary:
     return TransitionSummary(**head, ranges=ranges)
 
 
-def view(image: TopologyImage) -> Json:
+def rows(image: TopologyImage) -> Json:
+    """Return summaries of the transitions, whose plans may have very many rows."""
     return {
         "topology": versions_of(image),
         "coordinator": image.coordinator,
-        "transitions": tuple(image.open()),
+        "transitions": {each.transition_id: summary_of(each) for each in image.open()},
     }
 
 
-def diff(before: TopologyImage, after: TopologyImage) -> Json:
-    """Return the differences with summaries of transitions, whose plans may have very many rows."""
-    one, two = (
-        {**view(image), "transitions": tuple(map(summary_of, image.open()))}
-        for image in (before, after)
-    )
-    return changed_sections(one, two)
+def view(image: TopologyImage) -> Json:
+    """Return the whole transitions."""
+    return {**rows(image), "transitions": tuple(image.open())}
 
 
 DOMAIN = Domain(
@@ -417,6 +414,6 @@ DOMAIN = Domain(
         TransitionFinished: transition_finished,
     },
     to_facts=to_facts,
+    rows=rows,
     view=view,
-    diff=diff,
 )

@@ -201,8 +201,8 @@ def to_facts(image: RequestsImage) -> Iterable[RequestsFact]:
         yield RequestChanged(request)
 
 
-def view(image: RequestsImage) -> Json:
-    return {"requests": tuple(sorted_values(image.requests))}
+def rows(image: RequestsImage) -> Json:
+    return {"requests": image.requests}
 
 
 FILTERS = {
@@ -232,6 +232,6 @@ DOMAIN = Domain(
     decide={Cancel: cancel, RejectRequest: reject_request},
     apply={RequestChanged: request_changed, RequestForgotten: request_forgotten},
     to_facts=to_facts,
-    view=view,
+    rows=rows,
     filters={"requests": FILTERS},
 )

@@ -23,6 +23,6 @@ def topology_answer(image: Image) -> TopologyAnswer:
 
 def schema_answer(image: Image) -> SchemaAnswer:
     """Return all objects of the schema, in the order of the domain's view."""
-    found = DOMAIN.view(image.schema)
+    found = DOMAIN.view_of(image.schema)
     rows = {name: found[name] for name in SchemaAnswer.__struct_fields__ if name in found}
     return SchemaAnswer(epoch=image.epoch, state_id=image.state_id.hex(), **rows)
