@@ -354,8 +354,10 @@ def _placement(image: Image, request: Request, name: str, plan: TransitionPlan) 
     after = Counter(before)
     for row in plan.rows:
         size = distance(row.start, row.end)
-        after.update(dict.fromkeys(row.coming(), size))
-        after.subtract(dict.fromkeys(row.leaving(), size))
+        for node_id in row.coming():
+            after[node_id] += size
+        for node_id in row.leaving():
+            after[node_id] -= size
     return PlannedPlacement(
         placement=name,
         keyspaces=tuple(keyspace.name for keyspace in users),

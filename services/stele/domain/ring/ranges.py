@@ -162,7 +162,9 @@ def held_tokens(rows: Iterable[RangeReplicas]) -> Counter[str]:
     """
     held = Counter[str]()
     for row in rows:
-        held.update(dict.fromkeys(row.reads, distance(row.start, row.end)))
+        size = distance(row.start, row.end)
+        for node in row.reads:
+            held[node] += size
     return held
 
 
