@@ -71,6 +71,7 @@ class Reads:
         self._throughput = throughput
         self._about = about
         self._computed_answers = SharedQueries(MOST_COMPUTED)
+        self._turn = asyncio.Lock()
         self._shared = SharedQueries()
         self._node_stats = NodeStats(upstream)
 
@@ -290,7 +291,11 @@ class Reads:
         def made() -> bytes:
             return gzip.compress(make(), GZIP_LEVEL) if packs else make()
 
-        body = await self._computed_answers.get((packs, *key), lambda: asyncio.to_thread(made))
+        async def made_in_turn() -> bytes:
+            async with self._turn:  # one at a time, since each takes a processor and much memory
+                return await asyncio.to_thread(made)
+
+        body = await self._computed_answers.get((packs, *key), made_in_turn)
         headers = {"vary": "accept-encoding", "cache-control": "no-store"}
         if packs:
             headers["content-encoding"] = "gzip"
