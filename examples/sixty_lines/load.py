@@ -1,13 +1,13 @@
-"""Clients that write rows for some seconds, and then read back all that was acknowledged.
+"""Clients that write rows until SIGTERM, and then read back all that was acknowledged.
 
-python -m examples.sixty_lines.load METADATA_LOG_URL KEYSPACE.TABLE SECONDS
+python -m examples.sixty_lines.load METADATA_LOG_URL KEYSPACE.TABLE
 """
 
 import asyncio
 import json
 import os
+import signal
 import sys
-import time
 
 import aiohttp
 
@@ -25,10 +25,12 @@ def columns_of(client: Client) -> list[str]:
     return [each.name for each in columns.columns if not each.in_primary_key] if columns else []
 
 
-async def write(client: Client, name: int, end_s: float, acknowledged: dict[str, bytes]) -> int:
-    """Return the number of writes that failed. Their values may be there or not."""
+async def write(
+    client: Client, name: int, stopped: asyncio.Event, acknowledged: dict[str, bytes]
+) -> None:
+    """Write until stopped. The values of failed writes may be there or not."""
     failed = number = 0
-    while time.monotonic() < end_s:
+    while not stopped.is_set():
         number += 1
         key = f"c{name}/{number % KEYS}"
         row = {column: os.urandom(16).hex() for column in columns_of(client)}
@@ -42,14 +44,15 @@ async def write(client: Client, name: int, end_s: float, acknowledged: dict[str,
             acknowledged[key] = value
         await asyncio.sleep(0.005)
     print(f"client {name}: {number} writes, {failed} failed", flush=True)
-    return failed
 
 
-async def main(url: str, table: str, seconds: float) -> int:
+async def main(url: str, table: str) -> int:
     acknowledged: dict[str, bytes] = {}
+    stopped = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopped.set)
     async with http_router([url]) as router, aiohttp.ClientSession() as http:
-        client, end_s = Client(router, http, table), time.monotonic() + seconds
-        await asyncio.gather(*(write(client, n, end_s, acknowledged) for n in range(CLIENTS)))
+        client = Client(router, http, table)
+        await asyncio.gather(*(write(client, n, stopped, acknowledged) for n in range(CLIENTS)))
         found = {key: await client.get(key) for key in acknowledged}
     lost = [key for key, value in acknowledged.items() if found[key] != value]
     print(f"columns at the end: {', '.join(columns_of(client))}")
@@ -58,4 +61,4 @@ async def main(url: str, table: str, seconds: float) -> int:
 
 
 if __name__ == "__main__":
-    raise SystemExit(asyncio.run(main(sys.argv[1], sys.argv[2], float(sys.argv[3]))))
+    raise SystemExit(asyncio.run(main(sys.argv[1], sys.argv[2])))

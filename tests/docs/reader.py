@@ -67,6 +67,8 @@ _NAMES = {
 _KNOWN = re.compile(rf"{_URL}|{_ID}|\b\d\d+\b")
 _NOTICE = re.compile(r"stele: .+; (?:trying again \(\d+\), for|waiting for) \d+ s more")
 """Messages on standard error while a service does not answer. A page need not show them."""
+_JOB = re.compile(r"(?P<command>[^&]+)&(?: (?P<variable>\w+)=\$!)?")
+_END_OF_JOB = re.compile(r"kill \$(?P<variable>\w+); wait \$(?P=variable); (?P<rest>.+)")
 EVAL_ENV = 'eval "$(stele stack env)"'
 _SHELL = frozenset("|<>&;$")
 
@@ -79,7 +81,7 @@ class Reader:
         self._directory = directory
         self._known: dict[str, str] = {}
         self._background: list[Process] = []
-        self._jobs: list[Process] = []
+        self._jobs: dict[str, Process] = {}
         bin_ = Path(sys.executable).parent
         self.environment = {**os.environ, "PATH": f"{bin_}:{os.environ['PATH']}", "COLUMNS": "160"}
         self.environment["STELE"] = str(REPOSITORY)
@@ -126,16 +128,15 @@ class Reader:
         return self._compare(output, printed.splitlines()), printed
 
     def _run(self, command: str) -> tuple[int, str]:
-        words = shlex.split(command, comments=True)
-        if words[-1] == "&":
-            return 0, self._run_in_background(command.removesuffix("&"))
+        if job := _JOB.fullmatch(command):
+            return 0, self._run_in_background(job["command"], job["variable"])
         if command == EVAL_ENV:
             self._set_stack_variables()
             return 0, ""
-        if words[0].rstrip(";") == "wait":
-            codes = [job.wait(COMMAND_TIMEOUT_S) for job in self._jobs]
-            assert codes == [0] * len(codes), [job.tail() for job in self._jobs]
-            command = command.partition(";")[2]
+        if ended := _END_OF_JOB.fullmatch(command):
+            self._end(self._jobs[ended["variable"]])
+            command = ended["rest"]
+        words = shlex.split(command, comments=True)
         if words[0] == "stele" and not _SHELL & set(command):
             return run_here(words[1:])
         done = subprocess.run(
@@ -162,8 +163,13 @@ class Reader:
             else:
                 self.environment[name] = "".join(shlex.split(value))
 
-    def _run_in_background(self, command: str) -> str:
-        """Run a job that writes to a file, or a service.
+    def _end(self, job: Process) -> None:
+        """Send SIGTERM to a job of a page, and wait until it has ended without an error."""
+        code = job.stop(COMMAND_TIMEOUT_S)
+        assert code == 0, job.tail()
+
+    def _run_in_background(self, command: str, variable: str | None) -> str:
+        """Run a job whose process id goes to a variable, or a service.
 
         A service keeps running after it has printed its address. Later commands get it as ``$NODE``.
         """
@@ -179,8 +185,8 @@ class Reader:
             )
         )
         self._background.append(process)
-        if ">" in command:
-            self._jobs.append(process)
+        if variable:
+            self._jobs[variable] = process
             return ""
 
         def announced() -> bool:

@@ -10,8 +10,9 @@ import asyncio
 import random
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import NamedTuple
 
 import aiohttp
@@ -25,8 +26,8 @@ PAUSE_S = 0.03
 """Between two operations of a worker: a moderate load, so that two cores can also move data."""
 TIMEOUT_S = 8.0
 """Nodes time out after 5 s. The outcome of a request without an answer until then is unknown."""
-READ_BACK_S = 240.0
-"""How long reads are repeated at the end until a node says what it holds."""
+REPEAT_S = 240.0
+"""How long a request is repeated while too few replicas answer in time, as on a busy machine."""
 PADDING = b"." * 200
 
 
@@ -110,28 +111,20 @@ class Load:
     async def lost_writes(self) -> list[str]:
         """Return the keys whose last acknowledged write is gone, read through every node.
 
-        A key that a node cannot read for ``READ_BACK_S`` counts as gone too, with the reason.
+        A key that a node cannot read for ``REPEAT_S`` counts as gone too, with the reason.
         """
         found = await asyncio.gather(*(self._lost_through(node) for node in self.nodes))
         return [key for lost in found for key in lost]
 
     async def _lost_through(self, node: str) -> list[str]:
-        until = time.monotonic() + READ_BACK_S
+        until = time.monotonic() + REPEAT_S
         lost: list[str] = []
         for key in self._all:
-            answer = await self._read_until(until, node, key)
-            number = self._number(answer, key.name) if answer.is_read() else answer.why()
+            answer = await until_answered(partial(self._call, "GET", node, key.name, None), until)
+            number = self._number(answer, key.name) if answer.is_answered() else answer.why()
             if number not in range(key.acknowledged, key.attempted + 1):
                 lost.append(f"{key.name} through {node}: {number}, acknowledged {key.acknowledged}")
         return lost
-
-    async def _read_until(self, until: float, node: str, key: Key) -> Answer:
-        """Read until the node says what it holds; return the last answer when time is up."""
-        while True:
-            answer = await self._call("GET", node, key.name, None)
-            if answer.is_read() or time.monotonic() > until:
-                return answer
-            await asyncio.sleep(self._pause_s)
 
     async def _work(self, own: list[Key]) -> None:
         while not self._stop.is_set():
@@ -162,7 +155,7 @@ class Load:
         least = key.acknowledged
         for node in self._some_nodes():
             answer = await self._call("GET", node, key.name, None)
-            if answer.is_read():
+            if answer.is_answered():
                 self.account.reads_answered += 1
                 number = self._number(answer, key.name)
                 if not least <= number <= key.attempted:
@@ -207,8 +200,8 @@ class Answer(NamedTuple):
     status: int
     body: bytes
 
-    def is_read(self) -> bool:
-        """True when a read found a value, or that there is none."""
+    def is_answered(self) -> bool:
+        """True when a read found a value or that there is none, or a write succeeded."""
         return self.status in (200, 404)
 
     def is_surely_undone(self) -> bool:
@@ -219,6 +212,18 @@ class Answer(NamedTuple):
 
     def why(self) -> str:
         return f"{self.status} {self.body[:160].decode(errors='replace')}"
+
+
+async def until_answered(ask: Callable[[], Awaitable[Answer]], until: float) -> Answer:
+    """Repeat a read, or a write of the same value, until it succeeds.
+
+    Returns the last answer when the monotonic clock reaches ``until``.
+    """
+    while True:
+        answer = await ask()
+        if answer.is_answered() or time.monotonic() > until:
+            return answer
+        await asyncio.sleep(PAUSE_S)
 
 
 async def ask_quorum(

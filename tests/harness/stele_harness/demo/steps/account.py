@@ -7,6 +7,7 @@ import hashlib
 import sys
 import time
 from collections.abc import Iterator
+from functools import partial
 
 import msgspec
 
@@ -19,7 +20,7 @@ from stele.domain.ring.partitioner import token_of
 from stele.domain.ring.ranges import RangeReplicas
 from stele.runtime.answers.common import Position
 from stele.runtime.answers.metadata_log import KeyspacesPage, PlacementsPage
-from stele_harness.demo.load import ask_quorum
+from stele_harness.demo.load import REPEAT_S, ask_quorum, until_answered
 from stele_harness.demo.replica_writes import probe_write, send_probe
 from stele_harness.demo.scene import KEYSPACE, Scene
 from stele_harness.demo.site import Answers
@@ -150,7 +151,8 @@ async def _read_all(
         nonlocal read_bytes, done
         for node, url, key in mine:
             row = url + data_path(KEYSPACE, key)
-            found = await ask_quorum(scene.site.http, "GET", row, READ_BACK_TIMEOUT_S)
+            get = partial(ask_quorum, scene.site.http, "GET", row, READ_BACK_TIMEOUT_S)
+            found = await until_answered(get, time.monotonic() + REPEAT_S)
             content = found.body if found.status == 200 else b""
             if hashlib.sha256(content).hexdigest() != scene.digests[key]:
                 why = f"{len(content)} other bytes" if content else found.why()
