@@ -121,7 +121,7 @@ class S3Server:
     def new_bucket(self) -> str:
         """The name of an empty one."""
         name = f"stele-{uuid.uuid4().hex}"
-        httpx.put(f"{self.endpoint}/{name}", timeout=10).raise_for_status()
+        httpx.put(f"{self.endpoint}/{name}", timeout=240).raise_for_status()
         return name
 
 

@@ -33,7 +33,7 @@ def _small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def store(tmp_path: Path) -> FolderStore:
-    return FolderStore(tmp_path / "store", timeout_s=5)
+    return FolderStore(tmp_path / "store", timeout_s=60)
 
 
 @pytest.fixture

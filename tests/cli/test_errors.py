@@ -359,7 +359,7 @@ def test_library_installation_says_that_the_command_line_is_missing() -> None:
         "import sys; sys.modules['cyclopts'] = None; from stele.cli.__main__ import main; main()"
     )
     ran = subprocess.run(
-        [sys.executable, "-c", without], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", without], capture_output=True, text=True, timeout=240, check=False
     )
     assert ran.returncode == 1
     assert ran.stderr.startswith("The command line is not installed here, only a library (cyclopts")

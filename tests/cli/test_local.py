@@ -290,7 +290,7 @@ def test_stack_env_output_is_quoted_for_the_shell(
         assert run(["stack", "env", "--dir", str(directory)]) == 0
     script = f'{capsys.readouterr().out}printf %s "$STELE_CLUSTER"'
     said = subprocess.run(
-        ["sh", "-c", script], capture_output=True, text=True, check=True, timeout=30
+        ["sh", "-c", script], capture_output=True, text=True, check=True, timeout=240
     )
     assert said.stdout == "a b; exit 7"
 

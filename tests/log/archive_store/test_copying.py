@@ -47,7 +47,7 @@ class Flaky(FolderStore):
     """A store whose calls can be made to fail, before or after they take effect."""
 
     def __init__(self, folder: Path) -> None:
-        super().__init__(folder, timeout_s=5)
+        super().__init__(folder, timeout_s=60)
         self.folder = folder
         self.before: Callable[[str, str], None] = lambda what, name: None
         self.after: Callable[[str, str], None] = lambda what, name: None

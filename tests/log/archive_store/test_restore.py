@@ -27,7 +27,7 @@ def _small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def store(tmp_path: Path) -> Slow:
-    return Slow(tmp_path / "store", timeout_s=5)
+    return Slow(tmp_path / "store", timeout_s=60)
 
 
 class Slow(FolderStore):

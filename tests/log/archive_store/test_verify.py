@@ -139,7 +139,7 @@ async def test_copying_a_damaged_snapshot_sets_it_aside(tmp_path: Path) -> None:
 @pytest.fixture
 def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FolderStore:
     small_blocks(monkeypatch)
-    return FolderStore(tmp_path / "store", timeout_s=5)
+    return FolderStore(tmp_path / "store", timeout_s=60)
 
 
 async def verdict(store: FolderStore) -> ArchiveVerdict:

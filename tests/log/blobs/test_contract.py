@@ -35,7 +35,7 @@ def store(
     server: S3Server = request.getfixturevalue("s3")
     for name, value in server.environment.items():
         monkeypatch.setenv(name, value)
-    return open_store(f"s3://{server.new_bucket()}/some/prefix", server.endpoint, timeout_s=5)
+    return open_store(f"s3://{server.new_bucket()}/some/prefix", server.endpoint, timeout_s=60)
 
 
 def sha256(content: bytes) -> str:
@@ -104,7 +104,7 @@ async def test_invalid_blob_names_are_refused(store: BlobStore, name: str) -> No
 
 
 async def test_unfinished_files_are_hidden_and_deleted_after_a_day(tmp_path: Path) -> None:
-    store = FolderStore(tmp_path, timeout_s=5)
+    store = FolderStore(tmp_path, timeout_s=60)
     await put(store, "a/whole", b"1")
     young, old = (tmp_path / "a" / f"{name}{UNFINISHED}" for name in ("young", "old"))
     for path in (young, old):
@@ -138,7 +138,7 @@ async def test_error_of_an_inaccessible_folder_says_what_to_do(read_only: Path) 
 async def test_missing_bucket_is_refused(s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in s3.environment.items():
         monkeypatch.setenv(name, value)
-    store = open_store("s3://nobody/has/this", s3.endpoint, timeout_s=5)
+    store = open_store("s3://nobody/has/this", s3.endpoint, timeout_s=60)
     for ask in (put(store, "a", b"1"), store.get("a"), store.list(), store.delete("a")):
         with pytest.raises(StoreRefusedError, match="no such bucket"):
             await ask
