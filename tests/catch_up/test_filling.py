@@ -259,5 +259,5 @@ async def test_missing_epochs_are_requested_at_once_if_the_log_is_lost(
     follower.failure = AnchorLostError(3, "it is gone")
     failed.set()
     for _ in range(3):
-        await asyncio.wait_for(asked.acquire(), 5)
+        await asyncio.wait_for(asked.acquire(), 240)
     task.cancel()

@@ -116,7 +116,7 @@ async def test_any_failure_of_a_table_is_reported_and_retried(
     loop = asyncio.get_running_loop()
     monkeypatch.setattr(connector, "_begin", begin)
     monkeypatch.setattr(publishing, "RETRY_S", 0)
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(240):
         running = asyncio.create_task(connector.run())
         for _ in range(2):
             await tries.get()

@@ -166,7 +166,7 @@ async def test_lost_write_is_detected(server: Server) -> None:
         load.nodes = (server.url,)
         load._all = [load.keys[0][0]]
         load._all[0].acknowledged = load._all[0].attempted = 1
-        assert len(await asyncio.wait_for(load.lost_writes(), 90)) == 1
+        assert len(await asyncio.wait_for(load.lost_writes(), 240)) == 1
 
 
 async def test_client_rereads_columns_after_a_dropped_column_error(

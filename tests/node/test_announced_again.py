@@ -238,6 +238,6 @@ async def test_failing_correction_does_not_end_a_node_that_waits_for_admission(
     directory, stop = DataDirectory(tmp_path, replace(IDENTITY, boots=0)), Stop()
     member = Membership(AgentSettings(), directory, OWN, gate, followed)
     async with member.admitting(stop):
-        await asyncio.wait_for(begun.wait(), 60)
+        await asyncio.wait_for(begun.wait(), 240)
         await asyncio.sleep(0.02)
         assert not stop.requested

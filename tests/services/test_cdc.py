@@ -29,10 +29,11 @@ MARGIN_S = 10
 """The smallest margin after which a generation starts."""
 NODE = {"data_timeout_s": 3, "load_interval_s": 0.5}
 SECOND_US = 1_000_000
-TOPIC_S = READ_S = 60
+TOPIC_S = READ_S = FOUND_S = 240
 POLL_S = 0.1
 WRITERS = 3
 WRITES = 100
+PAUSE_S = 0.05
 
 
 @pytest.fixture
@@ -96,7 +97,7 @@ class Writers:
         async def keep_on(table: str, key: str) -> None:
             while not stop.is_set():
                 await self.write(table, key)
-                await asyncio.sleep(0.01)
+                await asyncio.sleep(PAUSE_S)
 
         tasks = [
             asyncio.create_task(keep_on(table, f"key-{number}"))
@@ -202,7 +203,7 @@ async def test_acknowledged_writes_are_captured_during_joins_leaves_and_splits(
         while not await writers.write(ON_RING, "key-0"):  # noqa: ASYNC110
             await asyncio.sleep(POLL_S)
 
-    await asyncio.wait_for(first_generation_holds(), 60)
+    await asyncio.wait_for(first_generation_holds(), FOUND_S)
     before = {table: await sets_of(live, table) for table in (ON_RING, IN_TABLETS)}
     connector = await live.start("cdc_connector", cdc_partitions=2)
     async with writers.running():
