@@ -5,11 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from confluent_kafka.admin import (
     AclBinding,
     AclBindingFilter,
+    AclOperation,
+    AclPermissionType,
     AdminClient,
+    ResourcePatternType,
+    ResourceType,
     ScramCredentialInfo,
     ScramMechanism,
     UserScramCredentialAlteration,
@@ -20,6 +25,7 @@ from stele_harness.stack.broker import Broker, BrokerAddress
 from stele_harness.stack.ports import LOOPBACK, free_port
 from tests.certificates import Authority
 from tests.docs.acls_page import kinds
+from tests.polling import wait_until
 
 HEAP_MB = 256
 WAIT_S = 150.0
@@ -67,6 +73,7 @@ class Secured:
     def allow(self, acls: list[AclBinding]) -> None:
         for made in self.admin.create_acls(acls).values():
             made.result(WAIT_S)
+        wait_until(lambda: {*acls} <= self._known_acls(), "the broker to know the permissions")
 
     def forbid(self, acls: list[AclBinding]) -> None:
         """Revoke a permission."""
@@ -84,6 +91,21 @@ class Secured:
         ]
         for gone in self.admin.delete_acls(filters).values():
             gone.result(WAIT_S)
+        wait_until(lambda: not {*acls} & self._known_acls(), "the broker to forget the permissions")
+
+    def _known_acls(self) -> set[AclBinding]:
+        """Return the permissions that the broker goes by, a moment behind the controller."""
+        anyone: Any = None  # which the annotations of the package do not allow for
+        every = AclBindingFilter(
+            ResourceType.ANY,
+            anyone,
+            ResourcePatternType.ANY,
+            anyone,
+            anyone,
+            AclOperation.ANY,
+            AclPermissionType.ANY,
+        )
+        return {*self.admin.describe_acls(every).result(WAIT_S)}
 
     def give_passwords(self, users: Mapping[str, str] = USERS) -> None:
         """Set passwords for SCRAM. Existing connections keep the previous one."""

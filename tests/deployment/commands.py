@@ -12,7 +12,7 @@ from confluent_kafka.admin import AdminClient
 from stele.domain.model.requests import named
 from tests.deployment.process import PLAIN_HTTP, Service
 
-WELL_S = 120.0
+WELL_S = 240.0
 
 
 async def is_well(service: Service) -> None:

@@ -42,7 +42,7 @@ HTTP_OK = 200
 REST_S = 240.0
 NO_REDIS = "redis://127.0.0.1:1/0"
 LOOK_S = 0.1
-CLI_S = 120
+CLI_S = 240
 DELETED_S = 240.0
 TIMEOUT = aiohttp.ClientTimeout(total=10)
 

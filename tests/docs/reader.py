@@ -46,7 +46,7 @@ REPEATED = tuple(
     )
 )
 """Commands that show the current state. They are repeated until the output matches the page."""
-REPEAT_FOR_S = 120.0
+REPEAT_FOR_S = 240.0
 ANYTHING = "..."
 _ID = (
     r"\b[0-9a-f]{8}-[0-9a-f]{4}(?:(?:-[0-9a-f]{4}){2}-[0-9a-f]{12})?(?![-\w])"

@@ -88,7 +88,7 @@ NOT_RUN: Mapping[str, str] = {
     "stele sim live *": "takes ten minutes; tests/end_to_end/test_live.py runs it shorter",
 }
 """Commands of pages that are not run here, and why."""
-GUARD_TIMEOUT_S = 10.0
+GUARD_TIMEOUT_S = 240.0
 
 
 def commands_of(block: Block) -> Iterable[Shown]:

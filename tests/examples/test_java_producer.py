@@ -20,7 +20,7 @@ PROGRAM = Path("examples/java_producer/SendCommand.java")
 JAVAC = shutil.which("javac")
 
 
-LIMIT_S = 120
+LIMIT_S = 240
 
 
 async def run(*words: str) -> subprocess.CompletedProcess[str]:

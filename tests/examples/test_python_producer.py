@@ -18,7 +18,7 @@ from tests.deployment.process import services
 from tests.examples.producers import check_one_outcome
 
 PROGRAM = Path("examples/python_producer/send_command.py")
-LIMIT_S = 120
+LIMIT_S = 240
 
 
 def test_program_does_not_import_the_package() -> None:

@@ -25,7 +25,7 @@ from tests.log.memory import MemoryLog, MemoryPartition
 from tests.node.world import KEYSPACE
 from tests.polling import until
 
-WITHIN_S = 60.0
+WITHIN_S = 240.0
 
 
 class Broker:

@@ -26,7 +26,7 @@ from tests.polling import until
 
 pytestmark = pytest.mark.broker
 
-REST_S = 60
+REST_S = 240
 POLL_S = 0.2
 NOT_YET = 503
 VALUES = 200

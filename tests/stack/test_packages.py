@@ -13,7 +13,7 @@ import pytest
 from stele_harness.stack.jars import project_root
 
 ROOT = project_root()
-LIMIT_S = 120
+LIMIT_S = 240
 UV = str(Path(sys.executable).parent / "uv")
 TOO_MUCH = ("faust", "mode", "obstore", "pyspark", "redis", "sse_starlette")
 """Packages of services that clients and stores do not need."""

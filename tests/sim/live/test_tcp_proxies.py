@@ -16,7 +16,7 @@ from stele_harness.stack.ports import LOOPBACK
 from stele_simulator.live.peers import CLIENT, Peers
 from stele_simulator.live.tcp_proxies import Rule, TcpProxies
 
-SOON_S = 5.0
+SOON_S = 240.0
 HELD_S = 0.3
 
 

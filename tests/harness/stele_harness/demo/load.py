@@ -28,6 +28,8 @@ TIMEOUT_S = 8.0
 """Nodes time out after 5 s. The outcome of a request without an answer until then is unknown."""
 REPEAT_S = 240.0
 """How long a request is repeated while too few replicas answer in time, as on a busy machine."""
+LONG_TIMEOUT_S = 60.0
+"""Limit of one attempt of a request that is repeated until it succeeds."""
 PADDING = b"." * 200
 
 

@@ -20,7 +20,7 @@ from stele.domain.ring.partitioner import token_of
 from stele.domain.ring.ranges import RangeReplicas
 from stele.runtime.answers.common import Position
 from stele.runtime.answers.metadata_log import KeyspacesPage, PlacementsPage
-from stele_harness.demo.load import REPEAT_S, ask_quorum, until_answered
+from stele_harness.demo.load import LONG_TIMEOUT_S, REPEAT_S, ask_quorum, until_answered
 from stele_harness.demo.replica_writes import probe_write, send_probe
 from stele_harness.demo.scene import KEYSPACE, Scene
 from stele_harness.demo.site import Answers
@@ -119,7 +119,6 @@ async def settle(scene: Scene) -> None:
 
 
 READERS = 12
-READ_BACK_TIMEOUT_S = 60.0
 
 
 async def read_back(scene: Scene) -> None:
@@ -151,7 +150,7 @@ async def _read_all(
         nonlocal read_bytes, done
         for node, url, key in mine:
             row = url + data_path(KEYSPACE, key)
-            get = partial(ask_quorum, scene.site.http, "GET", row, READ_BACK_TIMEOUT_S)
+            get = partial(ask_quorum, scene.site.http, "GET", row, LONG_TIMEOUT_S)
             found = await until_answered(get, time.monotonic() + REPEAT_S)
             content = found.body if found.status == 200 else b""
             if hashlib.sha256(content).hexdigest() != scene.digests[key]:

@@ -10,15 +10,14 @@ import platform
 import sysconfig
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
-
-import aiohttp
 
 from stele.cli.commands.data import data_path
 from stele.cli.errors import UnreachableError
 from stele.cli.output import size
 from stele.domain.commands import CreateKeyspace
-from stele.runtime.retries import retried
+from stele_harness.demo.load import LONG_TIMEOUT_S, REPEAT_S, ask_quorum, until_answered
 from stele_harness.demo.scene import KEYSPACE, REPLICATION, Scene
 from stele_harness.demo.timeline import Bar
 
@@ -26,15 +25,6 @@ NOT_DATA = frozenset({"site-packages", "dist-packages", "__pycache__"})
 LARGEST_BYTES = 8_000_000
 """A static libpython of 45 MB is no part of anybody's metadata trial."""
 WRITERS = 12
-ATTEMPTS = 5
-TIMEOUT_S = 60.0
-
-
-class NotWrittenError(Exception):
-    """What a node answered instead."""
-
-
-FAILURES = (NotWrittenError, aiohttp.ClientError, TimeoutError)
 
 File = tuple[Path, int]
 """Where it is, and its size in bytes."""
@@ -104,19 +94,8 @@ async def _write_all(
 
 
 async def _write(scene: Scene, address: str, key: str, content: bytes) -> None:
-    """Write one file; the same bytes again when a node is too busy."""
-    try:
-        async for attempt in retried(on=FAILURES, attempts=ATTEMPTS, timeout=None):
-            with attempt:
-                async with scene.site.http.put(
-                    address + data_path(KEYSPACE, key),
-                    params={"consistency": "quorum"},
-                    data=content,
-                    timeout=aiohttp.ClientTimeout(total=TIMEOUT_S),
-                ) as answer:
-                    body = await answer.read()
-                    if answer.status != 200:
-                        raise NotWrittenError(f"{answer.status} {body[:300].decode()}")
-    except FAILURES as error:
-        why = str(error) if isinstance(error, NotWrittenError) else repr(error)
-        raise UnreachableError(f"{key} could not be written through {address}: {why}") from error
+    url = address + data_path(KEYSPACE, key)
+    put = partial(ask_quorum, scene.site.http, "PUT", url, LONG_TIMEOUT_S, content)
+    found = await until_answered(put, time.monotonic() + REPEAT_S)
+    if found.status != 200:
+        raise UnreachableError(f"{key} could not be written through {address}: {found.why()}")

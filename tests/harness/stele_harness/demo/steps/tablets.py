@@ -16,7 +16,7 @@ from stele.domain.model.schema import TableOptions
 from stele.domain.names import NodeState
 from stele.runtime.answers.metadata_log import PlacementsPage
 from stele.runtime.answers.tablet_balancer import BalanceAnswer, BalanceState
-from stele_harness.demo.load import REPEAT_S, ask_quorum, until_answered
+from stele_harness.demo.load import LONG_TIMEOUT_S, REPEAT_S, ask_quorum, until_answered
 from stele_harness.demo.scene import Scene
 from stele_harness.demo.site import Never
 from stele_harness.demo.steps.membership import start_node
@@ -27,7 +27,6 @@ COPIES = 2
 FIRST, SPLIT = 8, 32
 CLIENTS = 4
 DEADLINE_S = 600.0
-TIMEOUT_S = 60.0
 
 
 async def run(scene: Scene) -> None:
@@ -144,7 +143,7 @@ async def _write_all(scene: Scene) -> list[str]:
 
     async def write(url: str, key: str, digest: bytes) -> str:
         row = url + data_path(TABLE, key)
-        put = partial(ask_quorum, scene.site.http, "PUT", row, TIMEOUT_S, digest)
+        put = partial(ask_quorum, scene.site.http, "PUT", row, LONG_TIMEOUT_S, digest)
         found = await until_answered(put, time.monotonic() + REPEAT_S)
         return "" if found.status == 200 else f"{key} through {url}: {found.why()}"
 
@@ -156,7 +155,7 @@ async def _read_all(scene: Scene) -> list[str]:
 
     async def read(url: str, key: str, digest: bytes) -> str:
         row = url + data_path(TABLE, key)
-        get = partial(ask_quorum, scene.site.http, "GET", row, TIMEOUT_S)
+        get = partial(ask_quorum, scene.site.http, "GET", row, LONG_TIMEOUT_S)
         found = await until_answered(get, time.monotonic() + REPEAT_S)
         return "" if found == (200, digest) else f"{key} through {url}: {found.status}"
 
