@@ -306,7 +306,7 @@ def table_list(image: Image) -> Figure:
             found.add_row(table.name, str(told.tablets[table.table_id]), "", "")
     VisibleConsole(file=StringIO(), width=160).print(found)
     seconds = time.process_time() - began_s
-    return Figure(f"stele table list, {len(tables):,} tables, both sides", seconds, "s", 1)
+    return Figure(f"stele table list, {len(tables):,} tables, both sides", seconds, "s", 3)
 
 
 def longest_piece(image: Image) -> Figure:
