@@ -1,4 +1,4 @@
-"""Real data: every file of the running Python's standard library, written at QUORUM."""
+"""Real data: the files of the running Python's standard library without its tests, written at QUORUM."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from stele_harness.demo.load import LONG_TIMEOUT_S, REPEAT_S, ask_quorum, until_
 from stele_harness.demo.scene import KEYSPACE, REPLICATION, Scene
 from stele_harness.demo.timeline import Bar
 
-NOT_DATA = frozenset({"site-packages", "dist-packages", "__pycache__"})
+NOT_DATA = frozenset({"site-packages", "dist-packages", "__pycache__", "test"})
 LARGEST_BYTES = 8_000_000
-"""A static libpython of 45 MB is no part of anybody's metadata trial."""
+"""Larger files, such as a static libpython of 45 MB, are left out."""
 WRITERS = 12
 
 File = tuple[Path, int]
@@ -38,7 +38,7 @@ async def run(scene: Scene) -> None:
     total = sum(size_bytes for _, size_bytes in files)
     scene.timeline.note(
         f"writing {len(files)} files, {size(total)}: the standard library of Python "
-        f"{platform.python_version()}"
+        f"{platform.python_version()} without its tests"
         + (f" ({left_out} larger than {size(LARGEST_BYTES)} left out)" if left_out else "")
     )
     addresses = tuple((await scene.members()).values())
