@@ -39,7 +39,7 @@ COMMON: Mapping[str, str] = {
     "catch_up_urls": "all, `stele`",
     "metadata_log_urls": CONSOLE,
     "coordinator_urls": CONSOLE,
-    "session_guard_urls": CONSOLE,
+    "session_guard_urls": "metadata-log, console, `stele`",
     "tablet_balancer_urls": CONSOLE,
     "placements_urls": CONSOLE,
     "heartbeat_timeout_s": "coordinator, session-guard, tablet-balancer",
