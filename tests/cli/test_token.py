@@ -36,7 +36,7 @@ def test_existing_token_file_is_not_overwritten(stele: Stele, tmp_path: Path) ->
     file.write_text("a token")
     ran = stele("token", "ada", str(file))
     assert (ran.exit_code, file.read_text()) == (Exit.FAILED, "a token")
-    assert "File exists" in ran.err
+    assert "exists, and is not overwritten" in ran.err
 
 
 @pytest.mark.parametrize(

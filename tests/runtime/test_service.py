@@ -220,8 +220,10 @@ def test_all_invalid_settings_are_reported_together(monkeypatch: pytest.MonkeyPa
     assert "STELE_REQUEST_TIMEOUT_S" in str(caught.value)
 
 
-def test_addresses_are_split_at_commas(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("STELE_METADATA_LOG_URLS", "http://a:1, http://b:2,")
+def test_addresses_are_split_at_commas_and_lose_the_slash_at_their_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("STELE_METADATA_LOG_URLS", "http://a:1, http://b:2/,")
     assert load_settings(ServiceSettings).metadata_log_urls == ("http://a:1", "http://b:2")
 
 

@@ -15,7 +15,7 @@ from tests.services.world import log_writer
 
 pytestmark = pytest.mark.broker
 
-NAMES = ("session-guard", "catch-up", "tablet-balancer", "coordinator")
+NAMES = ("session-guard", "catch-up", "tablet-balancer", "coordinator", "cdc-connector")
 
 
 async def test_every_service_announces_itself_again_after_it_was_forgotten(

@@ -54,7 +54,7 @@ async def _run(
     for text in archive.damaged:
         log.error("a file of the archive is damaged and was set aside", file=text)
     own_url = settings.address or listener.url
-    others = CatchUp([url for url in settings.catch_up_urls if url.rstrip("/") != own_url])
+    others = CatchUp([url for url in settings.catch_up_urls if url != own_url])
     peers = ArchivePeers(others, store_of(settings), settings.cluster)
     ports = _on_kafka(settings)
     replica = CatchUpReplica(settings, identity, own_url, archive, peers, ports, callers)

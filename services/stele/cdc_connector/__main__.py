@@ -4,6 +4,7 @@ import asyncio
 
 from stele.cdc_connector.publishing import Publisher
 from stele.cdc_connector.settings import CdcConnectorSettings
+from stele.runtime.announce import announced
 from stele.runtime.follow import Followed, following, run_beside
 from stele.runtime.http import Health, build_app, listening
 from stele.runtime.position import position_route
@@ -18,17 +19,21 @@ async def main(stop: Stop) -> None:
     settings = started(NAME, CdcConnectorSettings)
     async with listening(settings, NAME) as listener, following(settings) as followed:
         transport = HttpTransport()
-        publisher = Publisher(settings, followed.follower, transport)
+        follower = followed.follower
+        publisher = Publisher(settings, follower, transport)
         app = build_app(
             NAME,
             [
-                position_route(NAME, settings.instance_id, followed.follower),
+                position_route(NAME, settings.instance_id, follower),
                 recent_route(followed.recent.records),
             ],
             lambda: _health(followed, publisher),
         )
         try:
-            async with run_beside(asyncio.ensure_future(publisher.run()), stop):
+            async with (
+                announced(NAME, settings, lambda: follower.image, followed.caught_up.is_set),
+                run_beside(asyncio.ensure_future(publisher.run()), stop),
+            ):
                 await listener.serve(app, stop)
         finally:
             await transport.close()

@@ -51,8 +51,8 @@ class ConsoleSettings(ServiceSettings, frozen=True, kw_only=True):
         return secrets.token_urlsafe(TOKEN_BYTES)
 
     def services(self) -> dict[str, tuple[str, ...]]:
-        """Return the addresses of each kind of service, without trailing slashes."""
-        named = {
+        """Return the addresses of each kind of service."""
+        return {
             "metadata-log": self.metadata_log_urls,
             "coordinator": self.coordinator_urls,
             "session-guard": self.session_guard_urls,
@@ -60,7 +60,6 @@ class ConsoleSettings(ServiceSettings, frozen=True, kw_only=True):
             "catch-up": self.catch_up_urls,
             "placements": self.placements_urls,
         }
-        return {name: tuple(url.rstrip("/") for url in urls) for name, urls in named.items()}
 
 
 def is_loopback(host: str) -> bool:

@@ -282,8 +282,8 @@ def variable_of(setting: str) -> str:
 
 
 def _read(text: str, setting: FieldInfo) -> Any:
-    """The value of a variable. Raises ValidationError."""
-    parts = tuple(part.strip() for part in text.split(",") if part.strip())
+    """Return the value of a variable; of addresses without the slash at the end. Raises ValidationError."""
+    parts = tuple(part.strip().rstrip("/") for part in text.split(",") if part.strip())
     value = parts if isinstance(setting.default, tuple) else text
     return convert(value, setting.type, strict=False, dec_hook=_made)
 

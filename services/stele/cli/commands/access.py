@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
-from stele.cli.errors import UsageError
+from stele.cli.errors import CliError, UsageError
 from stele.cli.options import Here
 from stele.cli.output import console as output
 from stele.cli.output import print_line
@@ -58,8 +58,13 @@ def token(
         line = line_of(name, made, may)
     except ValueError as error:
         raise UsageError(f"This makes no line: {error}.", "stele token NAME FILE") from error
-    with open(file, "x", encoding="utf-8", opener=_private) as out:
-        out.write(f"{made}\n")
+    try:
+        with open(file, "x", encoding="utf-8", opener=_private) as out:
+            out.write(f"{made}\n")
+    except FileExistsError as error:
+        raise CliError(
+            f"{file} exists, and is not overwritten.", "Name another file, or delete it."
+        ) from error
     print_line(line)
 
 
