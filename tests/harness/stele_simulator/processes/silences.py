@@ -56,6 +56,10 @@ JUDGED_S: Final = 20.0
 """Decisions are checked until this time after a silence."""
 DEAD_NODES: Final = "dead nodes"
 """Words of each rejection for silent nodes."""
+NOT_SUPPORTED: Final = "this store does not"
+"""Words of a node whose store cannot do what is ordered, as simulated stores cannot snapshot. Three such answers
+end an operation, and are no silence.
+"""
 ENDS_BY_SILENCE: Final = frozenset(
     {
         RequestKind.TABLET_MIGRATION,
@@ -168,7 +172,9 @@ class Silences:
             was = before.topology.transitions.get(transition.transition_id)
             is_marked = was is not None and transition.mark != was.mark
             self._world.demand(
-                not is_marked or self._may_end(after, transition.kind),
+                not is_marked
+                or NOT_SUPPORTED in transition.mark
+                or self._may_end(after, transition.kind),
                 SILENCE,
                 f"{transition.kind} {transition.transition_id} goes on, since no node is dead",
                 f"epoch {after.epoch} undoes it: {transition.mark}",
