@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 
 import msgspec
+import pytest
 
 from stele.cli.output import clock
 from stele.domain.balancer.proposals import plan_to_end
@@ -190,6 +191,25 @@ def tablet_page(row: dict[str, object], ranges: int) -> dict[str, object]:
     return {**at(31), **page, "rows": [row], "next_cursor": ""}
 
 
+def schema_of_songs(*keys: str, clustering: tuple[str, ...] = ()) -> dict[str, object]:
+    """Return the schema, with columns of the table for keys of these types; without any for none."""
+    kinds = [("partition_key", type_) for type_ in keys]
+    kinds += [("clustering", type_) for type_ in clustering]
+    columns = [
+        {"column_id": number, "name": f"k{number}", "type": type_, "kind": kind}
+        for number, (kind, type_) in enumerate(kinds)
+    ]
+    schemas = (
+        [{"table_id": "t-1", "version": 5, "columns": columns, "next_column_id": 9}]
+        if columns
+        else []
+    )
+    objects = {"types": [], "functions": [], "aggregates": [], "table_schemas": schemas}
+    version = {"epoch": 5, "state_id": ""}
+    rows = {"keyspaces": [KEYSPACE], "tables": [SONGS]}
+    return {**at(31), "schema_version": version, **rows, **objects}
+
+
 def test_tablet_shows_its_operation_with_actor_and_reason(server: Server, stele: Stele) -> None:
     quarter = {
         "start": 2**62 - 1,
@@ -255,6 +275,7 @@ def test_the_tablet_of_a_key_is_shown_with_its_number(server: Server, stele: Ste
     token = -6786713022667782255  # of "chorus", by Cassandra's Murmur3Partitioner
     quarter = {"start": 2**62 - 1, "end": -(2**63), "reads": ["n4"], "writes": ["n4"]}
     server.answer("GET", "/v1/placements", tablet_page(quarter, ranges=4))
+    server.answer("GET", "/v1/schema", schema_of_songs())
     ran = stele.ok("tablet", "list", "music.songs", "--key", "chorus")
     lines = ran.out.splitlines()
     assert lines[0] == f"key 'chorus' has token {token} and is in tablet 3"
@@ -264,10 +285,22 @@ def test_the_tablet_of_a_key_is_shown_with_its_number(server: Server, stele: Ste
     (asked,) = server.asked_for("/v1/placements")
     assert asked.query["token"] == [str(token)]
     server.answers.clear()
+    server.answer("GET", "/v1/schema", schema_of_songs("text", clustering=("int",)))
     second = {"start": -(2**62) - 1, "end": -1, "reads": ["n4"], "writes": ["n4"]}
     server.answer("GET", "/v1/placements", tablet_page(second, ranges=4))
     found = json.loads(stele("tablet", "list", "music.songs", "--key", "chorus", "--json").out)
     assert found["first"] == 1
+
+
+@pytest.mark.parametrize("types", [("uuid",), ("text", "date")])
+def test_key_that_is_no_single_text_is_refused(
+    server: Server, stele: Stele, types: tuple[str, ...]
+) -> None:
+    quarter = {"start": 2**62 - 1, "end": -(2**63), "reads": ["n4"], "writes": ["n4"]}
+    server.answer("GET", "/v1/placements", tablet_page(quarter, ranges=4))
+    server.answer("GET", "/v1/schema", schema_of_songs(*types))
+    ran = stele.exits(1, "tablet", "list", "music.songs", "--key", "chorus")
+    assert f"The partition key of music.songs is (k0 {types[0]}" in ran.err
 
 
 def test_a_table_on_the_ring_has_no_tablets_to_list(server: Server, stele: Stele) -> None:

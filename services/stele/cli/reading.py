@@ -12,6 +12,7 @@ from stele.cli.errors import CliError
 from stele.domain.model.membership import Node
 from stele.domain.model.requests import Request
 from stele.domain.model.schema import Balancing, Keyspace, Table
+from stele.domain.model.schema_objects import Column
 from stele.domain.model.services import Service
 from stele.domain.model.table_snapshots import TableSnapshot
 from stele.runtime.answers.metadata_log import (
@@ -23,6 +24,7 @@ from stele.runtime.answers.metadata_log import (
     RepairsPage,
     RequestAnswer,
     RequestsPage,
+    SchemaAnswer,
     ServicesPage,
     SettingsPage,
     TableSnapshotsPage,
@@ -201,6 +203,13 @@ class StateReading:
         # A metadata-log of an older release does not tell how many.
         untold = (t for t in tables if t.placement and t.table_id not in tablets)
         return tables, tablets | {t.table_id: self.ranges(t.placement) for t in untold}
+
+    def columns(self, name: str) -> tuple[Column, ...]:
+        """Return the columns of a table by its full name; none if it keeps values by key."""
+        answer = self._client.get(SERVICE, "/v1/schema", SchemaAnswer, **self._at())
+        of = {keyspace.keyspace_id: keyspace.name for keyspace in answer.keyspaces}
+        ids = {t.table_id for t in answer.tables if f"{of[t.keyspace_id]}.{t.name}" == name}
+        return next((s.columns for s in answer.table_schemas if s.table_id in ids), ())
 
     def groups(self) -> list[list[str]]:
         """Return groups of tables that share tablets, by full name; the owner is first."""

@@ -36,7 +36,7 @@ def ring(
 
     Args:
         keyspace: Only the placement of this keyspace. For a table with tablets, use `stele tablet list`.
-        key: Only the range of this key.
+        key: Only the range of this key; of a table with columns, of this partition key, if it is one text.
         limit: Most ranges that are shown; 0 shows all.
     """
     if key is not None and keyspace is None:

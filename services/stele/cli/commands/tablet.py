@@ -27,6 +27,7 @@ from stele.cli.output import table as table_of
 from stele.cli.reading import StateReading
 from stele.domain.model.operations import MoveTablets, TabletMove
 from stele.domain.model.requests import Request
+from stele.domain.model.schema_objects import Column, ColumnKind
 from stele.domain.names import TABLET_MAP, RequestStatus
 from stele.domain.planner.planned import TableSizes
 from stele.domain.ring.ranges import ANY
@@ -56,7 +57,7 @@ def list_tablets(
 
     Args:
         table: KEYSPACE.TABLE.
-        key: Only the tablet of this key.
+        key: Only the tablet of this key; of a table with columns, of this partition key, which is one text.
         limit: Most tablets that are shown; 0 shows all.
     """
     require_table_name(table)
@@ -64,6 +65,8 @@ def list_tablets(
         reading = read.of(client)
         rows, tablets, placement, tables = shown_rows(reading, limit, key, keyspace=table)
         require_tablets(table, placement)
+        if key is not None:
+            require_one_text(table, reading.columns(table))
     first = 0 if key is None else tablet_of(tablets, rows[0].end)
     if form.is_document:
         form.print_document(reading.document(table=table, tables=tables, first=first, tablets=rows))
@@ -85,6 +88,17 @@ def list_tablets(
         form.note(f"they are those of {others} too")
     if key is None:
         form.note_more(tablets - len(rows), "more tablet")
+
+
+def require_one_text(table: str, columns: Iterable[Column]) -> None:
+    """Raise CliError if the table has a partition key whose bytes are not those of one text."""
+    keys = [column for column in columns if column.kind is ColumnKind.PARTITION_KEY]
+    if keys and [column.type for column in keys] not in (["text"], ["ascii"]):
+        shown = ", ".join(f"{column.name} {column.type}" for column in keys)
+        raise CliError(
+            f"The partition key of {table} is ({shown}), and --key takes one text.",
+            f"`stele tablet list {table}` lists the tablets by tokens.",
+        )
 
 
 @app.command

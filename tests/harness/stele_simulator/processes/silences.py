@@ -57,8 +57,9 @@ JUDGED_S: Final = 20.0
 DEAD_NODES: Final = "dead nodes"
 """Words of each rejection for silent nodes."""
 NOT_SUPPORTED: Final = "this store does not"
-"""Words of a node whose store cannot do what is ordered, as simulated stores cannot snapshot. Three such answers
-end an operation, and are no silence.
+"""Words of a node whose store cannot do what is ordered, as simulated stores cannot snapshot.
+
+Three such answers end an operation, and are no silence.
 """
 ENDS_BY_SILENCE: Final = frozenset(
     {
