@@ -22,6 +22,7 @@ from stele.runtime.callers import (
     callers_of,
     line_of,
     read_callers,
+    require_actor,
 )
 from stele.runtime.http import (
     Health,
@@ -196,6 +197,14 @@ def test_actor_must_be_the_caller_of_the_token() -> None:
     with pytest.raises(HttpError, match="given as 'bob'") as found:
         ada.actor("bob")
     assert (found.value.status, found.value.body.code) == (403, "other_actor")
+
+
+def test_token_that_nobody_checks_must_not_be_the_only_name() -> None:
+    require_actor("ada", "Bearer token")
+    require_actor("", "")
+    with pytest.raises(HttpError) as found:
+        require_actor("", "Bearer token")
+    assert (found.value.status, found.value.body.code) == (400, "token_not_checked")
 
 
 def test_changed_file_is_read_again(tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ from stele.runtime.answers.catch_up import (
     RecoveredAnswer,
     StoreAnswer,
 )
-from stele.runtime.callers import RECOVER, Callers
+from stele.runtime.callers import RECOVER, Callers, require_actor
 from stele.runtime.http import Health, HttpError, JsonResponse, build_app
 from stele.runtime.tokens import authorization_of
 
@@ -228,8 +228,11 @@ class CatchUpApi:
         Raises HttpError when it is malformed or the caller is not authorized.
         """
         actor = request.query_params.get("actor", "")[:MOST_CHARS]
-        if self._callers is not None:
-            caller = self._callers.who(authorization_of(request.headers))
+        authorization = authorization_of(request.headers)
+        if self._callers is None:
+            require_actor(actor, authorization)
+        else:
+            caller = self._callers.who(authorization)
             caller.check(RECOVER)
             actor = caller.actor(actor)
         return RecoverQuestion(

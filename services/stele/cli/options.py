@@ -214,7 +214,7 @@ class Change:
     """The reason for the history."""
 
     actor: Annotated[str, Parameter(name="--actor", env_var="STELE_ACTOR")] = ""
-    """The actor for the history; default: the token's owner, else the user's name."""
+    """The actor for the history; default: the token's owner, or without a token the user's name."""
 
     request_id: Annotated[str, Parameter(name="--request-id")] = ""
     """The id of a request whose outcome is unknown. Sent again, it takes effect once."""

@@ -41,7 +41,7 @@ from stele.metadata_log.streams import Streams
 from stele.metadata_log.writer import BusyError, ReaderStoppedError, Writer
 from stele.runtime.answers.common import LASTING, ErrorBody
 from stele.runtime.answers.metadata_log import CommandRequest, outcome_answer
-from stele.runtime.callers import Caller, Callers
+from stele.runtime.callers import Caller, Callers, require_actor
 from stele.runtime.http import (
     ErrorCode,
     HttpAnswer,
@@ -133,13 +133,18 @@ class MetadataLogApi:
         The token is checked before the body is parsed.
         """
         caller = None if self._callers is None else self._callers.who(authorization)
-        return await self._commit(parse_json(body, CommandRequest), caller)
+        request = parse_json(body, CommandRequest)
+        if caller is None:
+            require_actor(request.actor, authorization)
+        return await self._commit(request, caller)
 
     async def post_schema(self, body: bytes, authorization: str) -> HttpAnswer:
         """Decide a batch of schema changes, and wait until the live members have applied them."""
         caller = None if self._callers is None else self._callers.who(authorization)
         # Parsing CQL of a thousand tables takes a second, in which commands must not wait.
         asked = parse_json(body, SchemaRequest)
+        if caller is None:
+            require_actor(asked.actor, authorization)
         request = await asyncio.to_thread(asked.command_request)
         return await self._commit(request, caller, None if asked.no_wait else asked.wait_s)
 

@@ -137,6 +137,20 @@ class Callers:
             log.info("callers were read again", callers=len(self._known))
 
 
+def require_actor(actor: str, authorization: str) -> None:
+    """Raise HttpError for a token that this process does not check, if nothing else names the actor.
+
+    The sender relies on the token, and the history would name nobody.
+    """
+    if authorization and not actor:
+        raise HttpError(
+            400,
+            "token_not_checked",
+            "A token was sent to name the actor, and this process checks no tokens.",
+            hint="Give the actor, as with --actor, or set STELE_HTTP_CALLERS_FILE for the process.",
+        )
+
+
 def callers_of(settings: ServiceSettings) -> Callers | None:
     """Return the callers; None when changes over HTTP are not authenticated.
 
