@@ -166,6 +166,15 @@ def test_value_from_before_a_field_was_added_has_null_for_the_field() -> None:
     before = encode_value(parse_type("tuple<text>"), ["Ada"], fields_of)
     shown = decode_value(parse_type("frozen<person>"), before, fields_of)
     assert shown == {"name": "Ada", "born": None, "tags": None}
+    before = encode_value(parse_type("map<frozen<tuple<text>>, int>"), {'["Ada"]': 5}, fields_of)
+    shown = decode_value(parse_type("map<frozen<person>, int>"), before, fields_of)
+    assert shown == {'{"name":"Ada","born":null,"tags":null}': 5}
+
+
+def test_keys_of_a_map_may_be_sets_in_another_order_than_the_encoding() -> None:
+    parsed = parse_type("map<frozen<set<int>>, int>")
+    encoded = encode_value(parsed, {"[1,-1]": 5}, fields_of)
+    assert decode_value(parsed, encoded, fields_of) == {"[-1,1]": 5}
 
 
 def test_a_time_outside_of_the_calendar_is_shown_in_milliseconds() -> None:

@@ -383,7 +383,7 @@ def _shown(type_: CqlType, value: Any, fields_of: FieldsOf) -> object:
         key_type, value_type = type_.arguments
         return {
             _key_text(_shown(key_type, key, fields_of)): _shown(value_type, each, fields_of)
-            for key, each in value.items()
+            for key, each in value._items  # noqa: SLF001 - items() encodes keys again, and misses some
         }
     if type_.name == TUPLE:
         inner = zip(type_.arguments, value, strict=True)
