@@ -58,7 +58,7 @@ from stele.domain.rules.schema import (
     resolved_type,
     standing_table,
 )
-from stele.domain.rules.table_parameters import GC_GRACE, changed_parameters
+from stele.domain.rules.table_parameters import GC_GRACE, changed_parameters, is_literal
 from stele.domain.topology.operations import keyspaces as operation
 
 replace = msgspec.structs.replace
@@ -149,8 +149,30 @@ def _altered(
     check_parameters(change.name, after)
     if after == before:
         return
+    _check_dependents(image, change.name, table, before, after)
     yield TableSchemaChanged(replace(after, version=context.epoch))
     yield from _views_altered(context, table, before, after)
+
+
+def _check_dependents(
+    image: Image, name: str, table: Table, before: TableSchema, after: TableSchema
+) -> None:
+    """Require what a base of views, or a table with indexes, must keep. Raises Rejected."""
+    views = [image.schema.full_name(view) for view in image.schema.views_of(table.table_id)]
+    if after.is_counter and not before.is_counter and (views or before.indexes):
+        raise Rejected(
+            "counter_table",
+            f"Table {name} cannot have counters: it has indexes or materialized views.",
+            "Use another table, or drop them first.",
+        )
+    if views and after.parameters.get(GC_GRACE) == "0":
+        raise Rejected(
+            "bad_parameter",
+            f"{GC_GRACE} of {name} cannot be 0: it is also the time to live of undelivered updates of"
+            f" the materialized views {', '.join(views)}.",
+            "Set it to more than 0, or drop these views first.",
+            views=",".join(views),
+        )
 
 
 def _listed(names: tuple[str, ...]) -> tuple[str, ...]:
@@ -697,6 +719,14 @@ def _check_where(change: ViewCreation, base: TableSchema, columns: tuple[Column,
                 "bad_view_condition",
                 f"Condition '{each.column[:80]} {each.operator[:20]} {each.value[:40]}' is not valid.",
                 f"Operators are {', '.join(OPERATORS)}; all but {NOT_NULL} need a value.",
+            )
+        is_list = each.operator == "IN" and not each.value.lstrip().startswith("(")
+        if each.value and (is_list or not is_literal(each.value)):
+            raise Rejected(
+                "bad_view_condition",
+                f"The value '{each.value[:80]}' of the condition on {column.name} is not a CQL literal.",
+                "Write one value, such as 1 or 'text'; for IN a list, as in (1, 2).",
+                column=column.name,
             )
         if not column.in_primary_key and each.operator != NOT_NULL:
             raise Rejected(

@@ -54,6 +54,7 @@ from stele.domain.rules.schema import (
     types_affected,
     using_type,
 )
+from stele.domain.rules.table_parameters import is_literal
 
 replace = msgspec.structs.replace
 
@@ -442,6 +443,13 @@ def create_aggregate(context: Context, change: AggregateCreation) -> Iterable[An
     if known is not None and change.if_not_exists:
         return ()
     (state_type,) = _types(context, keyspace, [change.state_type])
+    if change.initial_condition and not is_literal(change.initial_condition):
+        raise Rejected(
+            "bad_initial_condition",
+            f"The initial condition '{change.initial_condition[:80]}' of aggregate {change.name} is not a"
+            " CQL literal.",
+            "Write one value, such as 0, 'text' or (0, 0).",
+        )
     state = _state_function(context, keyspace, change, (state_type, *types))
     final = _final_function(context, keyspace, change, state_type)
     aggregate = Aggregate(

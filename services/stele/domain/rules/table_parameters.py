@@ -21,6 +21,17 @@ DEFAULT_TTL: Final = "default_time_to_live"
 GC_GRACE: Final = "gc_grace_seconds"
 _NUMBER: Final = re.compile(r"[0-9]{1,10}")
 _FRACTION: Final = re.compile(r"[0-9]{1,3}(\.[0-9]{1,12})?([eE]-?[0-9]{1,2})?")
+MAX_NESTING: Final = 16
+_SIMPLE_LITERAL: Final = re.compile(
+    r"""'(?:[^']|'')*'|"(?:[^"]|"")+"|0[xX][0-9a-fA-F]*(?!\w)|[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}"""
+    r"|[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?|[A-Za-z]\w*",
+    re.ASCII,
+)
+"""A text, quoted name, blob, UUID, number or word."""
+_COLLECTION: Final = re.compile(
+    r"\((?:x(?:,x)*)?\)|\[(?:x(?:,x)*)?\]|\{(?:x(?::x)?(?:,x(?::x)?)*)?\}"
+)
+"""A collection of literals, which are x."""
 _RETRY: Final = re.compile(r"(?i)always|none|never|[0-9.]{1,8}(p|percentile|ms)")
 _MAP_ENTRY: Final = re.compile(
     r"\s*'((?:[^']|'')*)'\s*:\s*(?:'((?:[^']|'')*)'|([A-Za-z0-9_.+-]+))\s*(,|$)"
@@ -67,6 +78,14 @@ def map_literal(entries: Mapping[str, str]) -> str:
         f"{text_literal(key)}: {text_literal(entries[key])}" for key in sorted(entries)
     )
     return "{" + inner + "}"
+
+
+def is_literal(text: str) -> bool:
+    """Return whether the text is one CQL literal, with collections nested up to ``MAX_NESTING`` deep."""
+    shape = re.sub(r"\s+", "", _SIMPLE_LITERAL.sub("x", text))
+    for _ in range(MAX_NESTING):
+        shape = _COLLECTION.sub("x", shape)
+    return shape == "x"
 
 
 def map_entries(literal: str) -> dict[str, str] | None:
