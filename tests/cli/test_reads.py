@@ -502,6 +502,9 @@ def test_diff_counts_ranges_with_only_a_new_version() -> None:
         ("+", "placement dc1:1: (9, 18] b"),
         ("~", "placement dc1:1: 1 range: only the version changed"),
     ]
+    assert diff_lines({"cluster": {"log_id": {"before": "a", "after": "b"}}}) == [
+        ("~", "cluster: log_id a -> b")
+    ]
     columns = [{"name": name, "type": "int"} for name in ("pages", "year", "title")]
     after = [columns[1], {**columns[2], "type": "text"}, {"name": "isbn", "type": "text"}]
     fields = {"columns": {"before": columns, "after": after}}

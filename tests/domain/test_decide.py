@@ -28,6 +28,7 @@ from stele.domain.commands import (
     Leave,
     Move,
     PublishCdcGeneration,
+    Quiesce,
     RejectRequest,
     Rollback,
     ServeRequest,
@@ -311,6 +312,20 @@ def test_barrier_is_relaxed_only_as_far_as_the_settings_permit() -> None:
     for level in {*BarrierLevel} - {one_less}:
         assert history.apply(RelaxBarrier(1, version, level)) is not None
     assert history.apply(RelaxBarrier(1, version, one_less)) is None
+
+
+def test_what_needs_no_transition_is_neither_opened_nor_published() -> None:
+    history, _ = three_nodes()
+    version = history.image.topology.version
+    assert history.image.topology.settled() or history.apply(AdvanceFence(1, version)) is None
+    assert history.apply(Quiesce(), "quiesce") is None
+    for command in (
+        Advance(term=1, version=version, open=(("quiesce",),)),
+        PublishCdcGeneration(1, ""),
+    ):
+        rejection = history.apply(command)
+        assert rejection is not None
+        assert rejection.code == "overtaken"
 
 
 def test_rollback_blames_only_the_failed_join_of_a_group() -> None:

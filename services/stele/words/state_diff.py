@@ -40,6 +40,7 @@ def diff_lines(diff: Json) -> list[Line]:
     return [
         *_fields("commits", diff.get("commits", {})),
         *_fields("override", diff.get("overrides", {})),
+        *_fields("cluster", diff.get("cluster", {})),
         *_fields("topology", diff.get("topology", {})),
         *_fields("coordinator", diff.get("coordinator", {})),
         *_fields("balancing", diff.get("balancing", {})),
@@ -47,7 +48,8 @@ def diff_lines(diff: Json) -> list[Line]:
         *(line for part in _ENTITIES for line in _rows(diff.get(part[0], {}), *part[1:])),
         *_fields("archive", diff.get("archive", {})),
         *_placements(diff.get("placements", {})),
-        *_repairs(diff.get("repairs", {})),
+        *_repairs("repairs", diff.get("repairs", {})),
+        *_repairs("restricted repairs", diff.get("restricted_repairs", {})),
         *_features(diff.get("features", {})),
         *_settings(diff.get("settings", {})),
     ]
@@ -119,9 +121,9 @@ def _placements(placements: Json) -> Iterator[Line]:
             yield "~", f"placement {name}: {count}: only the version changed"
 
 
-def _repairs(tables: Json) -> Iterator[Line]:
+def _repairs(what: str, tables: Json) -> Iterator[Line]:
     for table_id, found in tables.items():
-        yield "~", f"repairs: table {table_id} has {found['repaired']} tablets with other times"
+        yield "~", f"{what}: table {table_id} has {found['repaired']} tablets with other times"
 
 
 def _range(row: Json) -> str:

@@ -327,7 +327,7 @@ def publish_cdc_generation(context: Context, command: PublishCdcGeneration) -> D
     image = context.image
     required(check_term(image, command.term))
     due = to_publish(image)
-    if due != command.generation_id:
+    if not due or due != command.generation_id:
         return overtaken(image, f"Generation {due or 'none'} is the next one to be published.")
     return (CdcGenerationPublished(command.generation_id),)
 

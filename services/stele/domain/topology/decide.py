@@ -293,9 +293,13 @@ def _open(draft: Draft, group: tuple[str, ...]) -> Rejection | None:
 
 
 def _pending(draft: Draft, group: tuple[str, ...]) -> list[Request]:
-    """Return the requests of the group that are still pending, all of the first one's kind."""
+    """Return the requests of the group that are still pending, all of the first one's kind.
+
+    Requests of kinds without transitions are left out.
+    """
     rows = [draft.image.request(request_id) for request_id in dict.fromkeys(group)]
-    waiting = [r for r in rows if r is not None and r.status is RequestStatus.PENDING]
+    pending = [r for r in rows if r is not None and r.status is RequestStatus.PENDING]
+    waiting = [r for r in pending if OPERATIONS[r.kind].first is not None]
     grouped = bool(waiting) and OPERATIONS[waiting[0].kind].grouped
     # One transition has one kind; the coordinator may have seen an older image.
     same = [r for r in waiting if r.kind is waiting[0].kind]
