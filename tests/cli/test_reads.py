@@ -691,3 +691,17 @@ def test_status_reports_a_silent_coordinator_only_if_its_address_is_known(
     monkeypatch.delenv("STELE_COORDINATOR_URLS")
     unknown = stele("status")
     assert (unknown.exit_code, "No coordinator answers" in unknown.out) == (0, False)
+
+
+def test_columns_of_a_table_are_told_with_what_was_dropped_and_set() -> None:
+    dropped = [{"name": "price", "dropped_epoch": 7}, {"name": "old", "dropped_epoch": 5}]
+    schema = {
+        "table_id": "t1",
+        "version": 7,
+        "columns": [{"name": "id", "type": "int"}],
+        "dropped_columns": dropped,
+        "parameters": {"cdc": "{'enabled': 'true'}"},
+    }
+    assert IN_WORDS["TableSchemaChanged"]({"schema": schema}) == (
+        "table t1 has columns id int; dropped now price; with cdc = {'enabled': 'true'}"
+    )

@@ -86,6 +86,7 @@ def test_plan_fails_for_a_removal_without_targets_for_its_tablets() -> None:
     assert found.verdict is PlanVerdict.FAILS
     assert found.failure is not None and "4 tablets of 'b1'" in found.failure.message
     assert "or replace the node, or lower" in found.failure.message
+    assert "then ask again (the node stays excluded)" in found.failure.message
 
 
 def _with_the_only_copies_on_a_dead_node() -> World:

@@ -197,10 +197,18 @@ def _keyspace(fact: Fact) -> str:
 def _table_schema(fact: Fact) -> str:
     schema = fact["schema"]
     columns = ", ".join(f"{column['name']} {column['type']}" for column in schema["columns"])
-    indexes = ", ".join(index["name"] for index in schema.get("indexes", ()))
-    return (
-        f"table {schema['table_id']} has columns {columns}{f'; indexes {indexes}' * bool(indexes)}"
+    dropped = (
+        each["name"]
+        for each in schema.get("dropped_columns", ())
+        if each["dropped_epoch"] == schema["version"]
     )
+    others = {
+        "dropped now": ", ".join(dropped),
+        "indexes": ", ".join(index["name"] for index in schema.get("indexes", ())),
+        "with": " and ".join(f"{k} = {v}" for k, v in schema.get("parameters", {}).items()),
+    }
+    more = "".join(f"; {what} {text}" for what, text in others.items() if text)
+    return f"table {schema['table_id']} has columns {columns}{more}"
 
 
 def _fields(fact: Fact) -> str:

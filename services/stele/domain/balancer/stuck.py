@@ -83,7 +83,8 @@ def cannot_be_drained(
         is_replaced = member.excluded and not member.tokens
         if why:
             then = "it waits until then" if is_replaced else "then ask again"
-            found.append(Stuck(request.request_id, f"{why}; {then}", is_replaced))
+            stays = " (the node stays excluded)" if member.excluded and not is_replaced else ""
+            found.append(Stuck(request.request_id, f"{why}; {then}{stays}", is_replaced))
     return found
 
 
