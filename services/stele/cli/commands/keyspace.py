@@ -78,7 +78,7 @@ def drop(
     where: Where = Where(),
 ) -> int:
     """The command follows the request until it is done."""
-    confirm(change, f"Keyspace {name} and all of its data are deleted.", name, yes=yes)
+    confirm(change, f"Keyspace {name} and all of its data will be deleted.", name, yes=yes)
     return ask_and_follow(where, change, DropKeyspace(name))
 
 

@@ -228,7 +228,7 @@ def drop(
 ) -> int:
     """The command follows the request until it is done."""
     require_table_name(name)
-    confirm(change, f"Table {name} and all of its data are deleted.", name, yes=yes)
+    confirm(change, f"Table {name} and all of its data will be deleted.", name, yes=yes)
     return ask_and_follow(where, change, DropTable(name))
 
 

@@ -517,10 +517,12 @@ def _check_racks(image: Image, wanted: Replication, *, tablets: bool) -> Rejecti
     if not tablets:
         if not wanted.racks:
             return None
+        dc, racks = min(wanted.racks.items())
         return Rejection(
             "racks_need_tablets",
-            "Racks are listed for keyspaces with tablets alone: the others are spread by the nodes' tokens.",
-            "Say how many replicas each dc has; or make a keyspace with tablets.",
+            f"'{dc[:80]}={','.join(racks)[:80]}' names racks, and only keyspaces with tablets list racks: the"
+            " others are spread by the nodes' tokens.",
+            f"Give the number of replicas, as in {dc[:80]}=3; or make a keyspace with tablets.",
         )
     numbers = sorted(wanted.copies.keys() - wanted.racks.keys())
     if not numbers or ENFORCE_RACK_LIST.of(image.features.settings) != ON:
@@ -535,11 +537,11 @@ def _check_racks(image: Image, wanted: Replication, *, tablets: bool) -> Rejecti
 
 
 def _no_such_rack(dc: str, rack: str, racks: list[str]) -> Rejection:
-    there = f"It has {', '.join(racks)}" if racks else "It has none"
+    there = f"It has {', '.join(racks)}: name one of these, or add" if racks else "Add"
     return Rejection(
         "no_room_in_rack",
         f"Rack '{rack[:80]}' of '{dc[:80]}' has no node with tokens that stays.",
-        f"{there}: name one of these, or add a node to that rack first.",
+        f"{there} a node to that rack first.",
         {"dc": dc, "rack": rack},
     )
 

@@ -202,9 +202,11 @@ class StoredArchive:
         if entry is None:
             stat = await self.store.stat(name)
             return Entry(name, stat.size_bytes, stat.sha256)
-        if self.sizes.get(name) != entry.size_bytes:
+        if name not in self.sizes:
+            raise DamagedFileError(f"{name} is missing; it had {entry.size_bytes} bytes")
+        if self.sizes[name] != entry.size_bytes:
             raise DamagedFileError(
-                f"{name} has {self.sizes.get(name, 0)} bytes instead of {entry.size_bytes}"
+                f"{name} has {self.sizes[name]} bytes instead of {entry.size_bytes}"
             )
         return entry
 
