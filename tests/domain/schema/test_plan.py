@@ -1,5 +1,7 @@
 """Plans of schema changes: they lead to the wanted schema, and mark dangerous changes."""
 
+from typing import Any
+
 import msgspec
 import pytest
 
@@ -21,7 +23,9 @@ from stele.runtime.answers.of_image import schema_answer
 from stele.words.cql import statements
 from stele.words.cql_parser import parse_cql
 from tests.domain.history import World
-from tests.domain.schema.examples import alter, cluster
+from tests.domain.schema.examples import PK, alter, cluster
+
+ID = c.ColumnDefinition(name="id", type="uuid", kind=PK)
 
 BEFORE = """
 CREATE TYPE library.address (street text);
@@ -67,9 +71,8 @@ def texts(image: Image) -> list[str]:
     return [each.text for each in statements(schema_answer(image))]
 
 
-def wanted_image(world: World, cql: str) -> Image:
+def wanted_image(world: World, changes: tuple[c.AnyChange, ...]) -> Image:
     """Return the image with the wanted schema only."""
-    changes = parse_cql(cql)
     base = without(world.image, changes)
     envelope = Envelope(request_id=named("wanted"), command=AlterSchema(changes))
     found = decide(base, envelope, world.history.at_ms)
@@ -78,8 +81,12 @@ def wanted_image(world: World, cql: str) -> Image:
 
 
 def planned(world: World, cql: str) -> SchemaPlan:
-    managed = managed_keyspaces(parse_cql(cql))
-    return plan_schema(world.image.schema, wanted_image(world, cql).schema, managed)
+    return plan_of(world, parse_cql(cql))
+
+
+def plan_of(world: World, changes: tuple[c.AnyChange, ...]) -> SchemaPlan:
+    managed = managed_keyspaces(changes)
+    return plan_schema(world.image.schema, wanted_image(world, changes).schema, managed)
 
 
 @pytest.fixture
@@ -90,7 +97,7 @@ def world() -> World:
 
 
 def test_plan_leads_to_the_wanted_schema_in_one_batch(world: World) -> None:
-    plan, after = planned(world, AFTER), wanted_image(world, AFTER)
+    plan, after = planned(world, AFTER), wanted_image(world, parse_cql(AFTER))
     assert plan.rest == ()
     assert alter(world, *(each.change for each in plan.changes)) is None
     assert sorted(texts(world.image)) == sorted(texts(after))
@@ -100,6 +107,50 @@ def test_plan_leads_to_the_wanted_schema_in_one_batch(world: World) -> None:
 def test_plan_for_an_exported_schema_is_empty(world: World) -> None:
     exported = "\n".join(texts(world.image))
     assert planned(world, exported) == SchemaPlan((), ())
+
+
+def test_opaque_tables_that_are_not_named_are_left_unchanged(world: World) -> None:
+    exported = "\n".join(texts(world.image))
+    assert alter(world, c.TableCreation(name="library.opaque")) is None
+    assert planned(world, exported) == SchemaPlan((), ())
+
+
+def test_wanted_opaque_and_colocated_tables_are_created() -> None:
+    world = cluster()
+    wanted = (
+        c.KeyspaceCreation(name="radio", replication={"dc1": 2}, tablets=True),
+        c.TableCreation(name="radio.songs"),
+        c.TableCreation(name="radio.labels", colocated_with="radio.songs"),
+    )
+    plan = plan_of(world, wanted)
+    assert tuple(each.change for each in plan.changes) == wanted
+    assert alter(world, *wanted) is None
+    assert plan_of(world, wanted) == SchemaPlan((), ())
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"columns": (ID,)}, "Table radio.labels has no columns now"),
+        (
+            {"colocated_with": "radio.songs"},
+            "Table radio.labels is not co-located with radio.songs",
+        ),
+    ],
+)
+def test_table_that_cannot_become_typed_or_colocated_is_named(
+    changed: dict[str, Any], said: str
+) -> None:
+    world = cluster()
+    labels = c.TableCreation(name="radio.labels")
+    others = (
+        c.KeyspaceCreation(name="radio", replication={"dc1": 2}, tablets=True),
+        c.TableCreation(name="radio.songs"),
+    )
+    assert alter(world, *others, labels) is None
+    plan = plan_of(world, (*others, msgspec.structs.replace(labels, **changed)))
+    assert plan.changes == ()
+    assert [text.split(":")[0] for text in plan.rest] == [said]
 
 
 def test_keyspaces_that_are_not_named_are_left_unchanged(world: World) -> None:

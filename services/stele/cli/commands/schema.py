@@ -288,9 +288,9 @@ def plan(
     """Compare a wanted schema with the cluster's, and print the changes between them.
 
     The file has CREATE statements, as `stele schema export` writes them. Keyspaces that it does not
-    name are left alone. In all others, objects that it does not name are dropped. Changes that
-    delete data, break clients, or cost much are marked. A column under another name is a drop and
-    an addition, except in a primary key.
+    name are left alone. In all others, objects that it does not name are dropped, except opaque
+    tables. Changes that delete data, break clients, or cost much are marked. A column under another
+    name is a drop and an addition, except in a primary key.
 
     Args:
         file: CQL statements that create the wanted schema.

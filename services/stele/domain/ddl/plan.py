@@ -125,7 +125,7 @@ class _Keyspace:
         self._gone = {
             table.table_id
             for name, table in _tables(before, self._old).items()
-            if name not in _tables(after, self._new)
+            if name not in _tables(after, self._new) and not _is_opaque(table, before)
         }
 
     def steps(self) -> Iterator[tuple[int, Planned]]:
@@ -214,9 +214,12 @@ class _Keyspace:
     def _all_tables(self) -> Iterator[tuple[int, Planned]]:
         old, new = _tables(self._before, self._old), _tables(self._after, self._new)
         for name in sorted(old.keys() - new.keys()):
-            yield from self._dropped(old[name])
-        for name in sorted(new.keys() - old.keys()):
-            yield from self._created(new[name])
+            if not _is_opaque(old[name], self._before):
+                yield from self._dropped(old[name])
+        added = [new[name] for name in sorted(new.keys() - old.keys())]
+        # The base of co-located tables is created before them.
+        for table in sorted(added, key=lambda table: bool(table.base_table_id)):
+            yield from self._created(table)
         for name in sorted(old.keys() & new.keys()):
             yield from self._altered(old[name], new[name])
 
@@ -232,8 +235,8 @@ class _Keyspace:
             yield 7, Planned(c.TableRemoval(name=name), Mark.DESTRUCTIVE, "its rows are deleted")
 
     def _created(self, table: Table) -> Iterator[tuple[int, Planned]]:
-        schema = self._after.schemas[table.table_id]
-        if schema.view is not None:
+        schema = self._after.schemas.get(table.table_id)
+        if schema is not None and schema.view is not None:
             base = self._after.tables[schema.view.base_table_id]
             view = self._view(table, schema)
             if self._before.table_named(self._full(base.name)) is None:
@@ -246,23 +249,34 @@ class _Keyspace:
             Planned(
                 c.TableCreation(
                     name=self._full(table.name),
-                    columns=tuple(map(_definition, schema.columns)),
-                    parameters=schema.parameters,
+                    columns=tuple(map(_definition, schema.columns)) if schema else (),
+                    parameters=schema.parameters if schema else {},
                     options=table.options,
+                    colocated_with=_base_name(table, self._after),
                 )
             ),
         )
-        for index in schema.indexes:
-            yield 11, Planned(self._index(table, schema, index))
+        if schema is not None:
+            for index in schema.indexes:
+                yield 11, Planned(self._index(table, schema, index))
 
     def _altered(self, old: Table, new: Table) -> Iterator[tuple[int, Planned]]:
-        name, after = self._full(new.name), self._after.schemas[new.table_id]
+        name, after = self._full(new.name), self._after.schemas.get(new.table_id)
         before = self._before.schemas.get(old.table_id)
-        if before is None:
-            self.rest.append(f"Table {name} has no columns now: create it under another name.")
+        if (before is None) is not (after is None):
+            now = "no columns" if before is None else "columns"
+            self.rest.append(f"Table {name} has {now} now: create it under another name.")
             return
         if old.options != new.options:
             self.rest.append(f"Table {name} has other tablet options: `stele table alter`.")
+        base = _base_name(new, self._after)
+        # CQL cannot say that a table is co-located, so a table that is may stay so.
+        if base and base != _base_name(old, self._before):
+            self.rest.append(
+                f"Table {name} is not co-located with {base}: create it under another name."
+            )
+        if before is None or after is None:
+            return
         parameters = {n: after.parameters.get(n, "") for n in before.parameters | after.parameters}
         parameters = {n: v for n, v in parameters.items() if before.parameters.get(n, "") != v}
         if before.view is not None or after.view is not None:
@@ -410,6 +424,16 @@ def _tables(schema: SchemaImage, keyspace: Keyspace | None) -> dict[str, Table]:
     """Return a keyspace's tables by name, without those that are being dropped."""
     found = schema.tables_of(keyspace) if keyspace is not None else []
     return {t.name: t for t in found if not schema.data_of(t).dropped_version}
+
+
+def _is_opaque(table: Table, schema: SchemaImage) -> bool:
+    return table.table_id not in schema.schemas
+
+
+def _base_name(table: Table, schema: SchemaImage) -> str:
+    """Return the full name of the table that this one is co-located with, or an empty string."""
+    base = schema.tables.get(table.base_table_id)
+    return schema.full_name(base) if base else ""
 
 
 def _in_order(types: Mapping[str, UserType]) -> list[UserType]:
