@@ -11,6 +11,7 @@ from stele.domain.ddl.plan import (
     Mark,
     SchemaPlan,
     managed_keyspaces,
+    only_accepted,
     plan_schema,
     without,
 )
@@ -71,13 +72,18 @@ def texts(image: Image) -> list[str]:
     return [each.text for each in statements(schema_answer(image))]
 
 
+def decided(image: Image, command: AlterSchema) -> Image | Rejection:
+    """Return the image after a command, whose request id is of its changes."""
+    envelope = Envelope(request_id=named(str(command.changes)), command=command)
+    found = decide(image, envelope, 0)
+    return found if isinstance(found, Rejection) else apply_facts(image, found)
+
+
 def wanted_image(world: World, changes: tuple[c.AnyChange, ...]) -> Image:
     """Return the image with the wanted schema only."""
-    base = without(world.image, changes)
-    envelope = Envelope(request_id=named("wanted"), command=AlterSchema(changes))
-    found = decide(base, envelope, world.history.at_ms)
-    assert not isinstance(found, Rejection), found
-    return apply_facts(base, found)
+    after = decided(without(world.image, changes), AlterSchema(changes))
+    assert not isinstance(after, Rejection), after
+    return after
 
 
 def planned(world: World, cql: str) -> SchemaPlan:
@@ -85,8 +91,10 @@ def planned(world: World, cql: str) -> SchemaPlan:
 
 
 def plan_of(world: World, changes: tuple[c.AnyChange, ...]) -> SchemaPlan:
-    managed = managed_keyspaces(changes)
-    return plan_schema(world.image.schema, wanted_image(world, changes).schema, managed)
+    after, managed = wanted_image(world, changes), managed_keyspaces(changes)
+    return only_accepted(
+        plan_schema(world.image.schema, after.schema, managed), world.image, decided
+    )
 
 
 @pytest.fixture
@@ -206,6 +214,60 @@ def test_drops_with_dependents_are_left_for_the_next_plan(world: World) -> None:
     assert alter(world, *(each.change for each in plan.changes)) is None
     assert plan.rest == ()
     assert texts(world.image)[1:] == ["CREATE TYPE library.unused (\n    a int\n);"]
+
+
+TABLE = "CREATE TABLE library.t ({});"
+VIEW = (
+    "CREATE MATERIALIZED VIEW library.v AS SELECT a, b FROM library.t"
+    " WHERE a IS NOT NULL AND b IS NOT NULL PRIMARY KEY (b, a);"
+)
+FUNCTION = (
+    "CREATE FUNCTION library.f (x int) CALLED ON NULL INPUT RETURNS {} LANGUAGE lua AS 'return x';"
+)
+INDEXED = "CREATE TABLE library.{0} (a int PRIMARY KEY, b int);"
+
+
+@pytest.mark.parametrize(
+    ("have", "wanted", "said"),
+    [
+        (
+            TABLE.format("a int, b int, PRIMARY KEY (a, b)"),
+            TABLE.format("b int, a int, PRIMARY KEY (b, a)"),
+            "Cannot rename column a of library.t to b",
+        ),
+        (
+            "CREATE TYPE library.p (a int, b int);",
+            "CREATE TYPE library.p (b int, a int);",
+            "Cannot rename field a of type library.p to b",
+        ),
+        (FUNCTION.format("int"), FUNCTION.format("text"), "Cannot replace function f(int)"),
+        (
+            TABLE.format("a int PRIMARY KEY, b int, x int") + VIEW,
+            TABLE.format("a int PRIMARY KEY, b int") + VIEW,
+            "Cannot drop column x of library.t",
+        ),
+        (
+            "CREATE TYPE library.p (a int); CREATE TABLE library.t (a frozen<p> PRIMARY KEY);",
+            "CREATE TYPE library.p (a int, b int);",
+            "Cannot add field b to type library.p",
+        ),
+        (
+            INDEXED.format("t") + INDEXED.format("u") + "CREATE INDEX i ON library.t (b);",
+            INDEXED.format("u") + "CREATE INDEX i ON library.u (b);",
+            "Index 'library.i' exists already",
+        ),
+    ],
+)
+def test_rejected_changes_are_differences_and_the_others_can_be_applied(
+    have: str, wanted: str, said: str
+) -> None:
+    world = cluster()
+    assert alter(world, *parse_cql(have)) is None
+    plan = planned(world, wanted + "CREATE TYPE library.other (a int);")
+    [text] = plan.rest
+    assert said in text
+    assert c.TypeCreation in [type(each.change) for each in plan.changes]
+    assert alter(world, *(each.change for each in plan.changes)) is None
 
 
 def test_statements_other_than_create_are_refused() -> None:

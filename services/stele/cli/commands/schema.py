@@ -298,7 +298,12 @@ def plan(
             has changed in the meantime.
     """
     from stele.cli import dumps  # noqa: PLC0415 - what folds a state takes long to import
-    from stele.domain.ddl.plan import managed_keyspaces, plan_schema, without  # noqa: PLC0415
+    from stele.domain.ddl.plan import (  # noqa: PLC0415
+        managed_keyspaces,
+        only_accepted,
+        plan_schema,
+        without,
+    )
     from stele.runtime.answers.of_image import schema_answer  # noqa: PLC0415
     from stele.words.schema_plan import plan_lines  # noqa: PLC0415
 
@@ -311,7 +316,11 @@ def plan(
         image = dumps.of_cluster(client)
     change = Change()
     after = _decided(without(image, wanted.changes), change.envelope(wanted))
-    found = plan_schema(image.schema, after.schema, managed)
+    found = only_accepted(
+        plan_schema(image.schema, after.schema, managed),
+        image,
+        lambda before, command: _after(before, change.envelope(command)),
+    )
     changes = tuple(each.change for each in found.changes)
     if changes:
         _decided(image, change.envelope(AlterSchema(changes)))
@@ -458,11 +467,16 @@ def _show_effect(client: Client, envelope: Envelope) -> None:
 
 def _decided(image: Image, envelope: Envelope) -> Image:
     """Return the image after a command. Raises CliError for a rejection."""
+    after = _after(image, envelope)
+    if isinstance(after, Rejection):
+        raise CliError(after.message, after.hint)
+    return after
+
+
+def _after(image: Image, envelope: Envelope) -> Image | Rejection:
     from stele.domain.decide import decide  # noqa: PLC0415 - takes long to import
     from stele.domain.evolve import apply_facts  # noqa: PLC0415
     from stele.domain.model.requests import time_ms  # noqa: PLC0415
 
     decision = decide(image, envelope, time_ms(envelope.request_id))
-    if isinstance(decision, Rejection):
-        raise CliError(decision.message, decision.hint)
-    return apply_facts(image, decision)
+    return decision if isinstance(decision, Rejection) else apply_facts(image, decision)

@@ -6,12 +6,13 @@ checked. Objects of a keyspace that the wanted schema does not name are dropped.
 does not name are left alone.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import StrEnum
 from typing import NamedTuple
 
 import msgspec
 
+from stele.domain.base import Rejection
 from stele.domain.ddl.schema import DOMAIN
 from stele.domain.image import Image
 from stele.domain.model import schema as c
@@ -113,6 +114,25 @@ def plan_schema(before: SchemaImage, after: SchemaImage, managed: Iterable[str])
         tuple(change for _, change in sorted(steps, key=lambda step: step[0])),
         tuple(text for plan in plans for text in plan.rest),
     )
+
+
+def only_accepted(
+    plan: SchemaPlan, image: Image, decided: Callable[[Image, c.AlterSchema], Image | Rejection]
+) -> SchemaPlan:
+    """Return the plan with its rejected changes as differences that it cannot make.
+
+    Each change is decided on the state that the accepted ones before it make, so a change that
+    depends on a rejected one is rejected too. ``decided`` returns the image after a command.
+    """
+    changes, rest = list[Planned](), [*plan.rest]
+    for each in plan.changes:
+        after = decided(image, c.AlterSchema((each.change,)))
+        if isinstance(after, Rejection):
+            rest.append(f"{after.message} {after.hint}".strip())
+        else:
+            image = after
+            changes.append(each)
+    return SchemaPlan(tuple(changes), tuple(dict.fromkeys(rest)))
 
 
 class _Keyspace:
