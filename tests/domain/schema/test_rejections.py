@@ -2,6 +2,7 @@
 
 from functools import cache
 
+import msgspec
 import pytest
 
 from stele.domain.commands import AlterSchema, CreateKeyspace, CreateTable, Envelope, Rejection
@@ -9,7 +10,7 @@ from stele.domain.decide import decide
 from stele.domain.image import Image
 from stele.domain.model import schema as c
 from stele.domain.model.requests import named
-from stele.domain.model.schema_objects import IndexTarget, TypeField
+from stele.domain.model.schema_objects import ClusteringOrder, IndexTarget, TypeField
 from tests.domain.epochs import AT_MS
 from tests.domain.schema.examples import (
     CK,
@@ -173,6 +174,11 @@ ROWS: tuple[tuple[c.AnyChange, str, str], ...] = (
     (key(column("a", "counter", PK)), "bad_key_type", "counter"),
     (key(column("i", "int", PK), column("a", "duration", CK)), "bad_key_type", "duration"),
     (table("t", column("s", "int", STATIC)), "static_without_clustering", "library.t"),
+    (
+        table("t", msgspec.structs.replace(column("v", "int"), order=ClusteringOrder.DESC)),
+        "not_clustering_column",
+        "'v'",
+    ),
     (table("t", column("n", "counter"), column("v", "int")), "mixed_counters", "column v"),
     (c.TableCreation(name="library.t", parameters={"comment": "c"}), "opaque_table", "library.t"),
     # Types of columns.

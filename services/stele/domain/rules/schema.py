@@ -24,6 +24,7 @@ from stele.domain.model.schema import (
 )
 from stele.domain.model.schema_objects import (
     Aggregate,
+    ClusteringOrder,
     Column,
     ColumnKind,
     CqlType,
@@ -234,6 +235,12 @@ def new_columns(
     found = list[Column]()
     for column_id, column in enumerate(given, first_id):
         check_column_name(column.name)
+        if column.order is not ClusteringOrder.ASC and column.kind is not ColumnKind.CLUSTERING:
+            raise Rejected(
+                "not_clustering_column",
+                f"Column '{column.name}' has a clustering order and is no clustering column.",
+                "Leave the order out, or give the column the kind clustering.",
+            )
         type_ = resolved_type(image, keyspace, column.type)
         _check_fields(image, keyspace, type_)
         found.append(
