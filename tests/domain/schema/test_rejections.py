@@ -338,6 +338,11 @@ ROWS: tuple[tuple[c.AnyChange, str, str], ...] = (
         "library.f",
     ),
     (
+        c.FunctionCreation(name="library.f", return_type="int", language="lüa", body=""),
+        "bad_function",
+        "library.f",
+    ),
+    (
         c.FunctionCreation(
             name="library.f",
             return_type="int",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from typing import Final, TypeVar
 
@@ -279,6 +280,8 @@ def drop_type(context: Context, change: TypeRemoval) -> Iterable[AnyFact]:
 R = TypeVar("R", Function, Aggregate)
 
 MAX_BODY_CHARS: Final = 65_536
+LANGUAGE: Final = re.compile("[A-Za-z][A-Za-z0-9_]*")
+"""Languages of functions: the names that CQL writes without quotes."""
 
 
 def create_function(context: Context, change: FunctionCreation) -> Iterable[AnyFact]:
@@ -331,7 +334,7 @@ def _check_flags(change: FunctionCreation | AggregateCreation) -> None:
 
 
 def _check_body(change: FunctionCreation) -> None:
-    if not change.language.isidentifier() or len(change.body) > MAX_BODY_CHARS:
+    if not LANGUAGE.fullmatch(change.language) or len(change.body) > MAX_BODY_CHARS:
         raise Rejected(
             "bad_function",
             f"The language of function {change.name} is no name, or its body has more than"
