@@ -301,6 +301,26 @@ def test_exported_schema_creates_the_same_schema() -> None:
     assert exported(recreated(text).image) == text
 
 
+@pytest.mark.parametrize(
+    ("type_", "body"),
+    [
+        ("tuple<int, text>", "return x"),
+        ("int", "return 'x' $$ y"),
+        ("int", "return '$"),
+        ("int", "$x\n"),
+        ("int", "$"),
+    ],
+)
+def test_exported_function_creates_the_same_function(type_: str, body: str) -> None:
+    world = cluster()
+    created = msgspec.structs.replace(function("f", type_, type_), body=body)
+    assert alter(world, created) is None
+    (expected,) = world.image.schema.functions.values()
+    (found,) = recreated(exported(world.image)).image.schema.functions.values()
+    assert (found.arguments, found.return_type) == (expected.arguments, expected.return_type)
+    assert found.body == body
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_export_of_random_schemas_creates_the_same_schema(seed: int) -> None:
     world = cluster()

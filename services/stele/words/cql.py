@@ -259,7 +259,9 @@ def _condition(column_by_id: Callable[[int], Column]) -> Callable[[ViewRestricti
 def _function(prefix: str, function: Function) -> str:
     arguments = ", ".join(map(_field, function.arguments))
     on_null = "CALLED" if function.called_on_null_input else "RETURNS NULL"
-    body = text_literal(function.body) if "$$" in function.body else f"$${function.body}$$"
+    # A $ at the end would join the closing $$.
+    dollars = "$$" in function.body or function.body.endswith("$")
+    body = text_literal(function.body) if dollars else f"$${function.body}$$"
     return (
         f"CREATE FUNCTION {prefix}{quoted(function.name)} ({arguments})\n"
         f"{INDENT}{on_null} ON NULL INPUT\n"

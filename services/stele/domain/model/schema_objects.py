@@ -141,16 +141,18 @@ def parse_type(text: str, keyspace: str = "") -> CqlType:
 
 @lru_cache(maxsize=16_384)
 def parse_argument(text: str, keyspace: str = "") -> CqlType:
-    """Return the type of a function's argument or result, which must not be frozen.
+    """Return the type of a function's argument or result. Raises TypeTextError.
 
     Functions get and return whole values. So all that is inside is frozen (Cassandra's ``UDFunction``).
+    The type itself must not be frozen, except a tuple, which always is.
     """
     parser = _Parser(text, keyspace)
     found = parser.whole()
-    if parser.tokens[:1] == [FROZEN]:
+    is_tuple = found.name == TUPLE and not found.user
+    if parser.tokens[:1] == [FROZEN] and not is_tuple:
         raise TypeTextError(f"'{text}' cannot be frozen; remove the frozen<> modifier")
     _check_nested(found.freeze())
-    return msgspec.structs.replace(found.freeze(), frozen=found.name == TUPLE and not found.user)
+    return msgspec.structs.replace(found.freeze(), frozen=is_tuple)
 
 
 def user_types_in(text: str) -> frozenset[str]:
