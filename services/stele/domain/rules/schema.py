@@ -238,7 +238,7 @@ def new_columns(
         if column.order is not ClusteringOrder.ASC and column.kind is not ColumnKind.CLUSTERING:
             raise Rejected(
                 "not_clustering_column",
-                f"Column '{column.name}' has a clustering order and is no clustering column.",
+                f"Column '{column.name}' has a clustering order, which only clustering columns have.",
                 "Leave the order out, or give the column the kind clustering.",
             )
         type_ = resolved_type(image, keyspace, column.type)
