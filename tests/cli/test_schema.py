@@ -150,6 +150,9 @@ def test_schema_diff_has_lines_of_cql(server: Server, stele: Stele) -> None:
     assert "-    artist text," in changed and "+    by_whom text," in changed
     assert "+    length duration," in changed
     assert not [line for line in changed if "person" in line]
+    heads = [line for line in lines if "CREATE" in line]
+    assert heads[0] == " CREATE TABLE library.songs (", "each changed object begins with its name"
+    assert not [line for line in heads if "TYPE" in line or "FUNCTION" in line]
 
 
 def test_schema_history_has_actor_and_reason(server: Server, stele: Stele) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -168,11 +169,22 @@ def _named(answer: SchemaAnswer, name: str) -> list[Statement]:
 
 
 def _diff_lines(before: list[Statement], after: list[Statement]) -> list[str]:
-    """Return the changed lines, signed, with the whole statement around each."""
-    old = [line for each in before for line in f"{each.text}\n".splitlines()]
-    new = [line for each in after for line in f"{each.text}\n".splitlines()]
-    found = list(difflib.unified_diff(old, new, lineterm="", n=3))
-    return [line for line in found[2:] if not line.startswith("@@")]
+    """Return the objects that differ with all of their lines, signed where these differ."""
+    old, new = _by_object(before), _by_object(after)
+    found = list[str]()
+    for each in dict.fromkeys((*old, *new)):
+        one, two = old.get(each, []), new.get(each, [])
+        diff = difflib.unified_diff(one, two, lineterm="", n=len(one))
+        found += [*diff][3:]  # without the names of files and the numbers of lines
+    return found
+
+
+def _by_object(found: list[Statement]) -> dict[tuple[str, str], list[str]]:
+    """Return lines by name and kind: overloads of a function and indexes of a table are one object."""
+    lines = defaultdict[tuple[str, str], list[str]](list)
+    for each in found:
+        lines[each.name, " ".join(each.text.split()[:2])] += each.text.splitlines()
+    return lines
 
 
 def _print_diff(lines: list[str], equal: str) -> None:
