@@ -46,7 +46,7 @@ drill: setup ## lose the log of a real cluster under load, and recover it
 classes: setup ## half a minute, once: then brokers and Spark start in half the time
 	$(BIN)/python -m stele_harness.stack.classes
 
-test: setup ## all promises, in 15 to 25 minutes on two cores
+test: setup ## all promises, in 12 to 25 minutes on two cores
 	@$(MAKE) --no-print-directory -j 2 check classes chromium collected
 	$(PYTEST) -m "not slow"
 	@case "$${STELE_SKIP_BROWSER:-0}" in 0) ;; *) echo "The browser tests were skipped: STELE_SKIP_BROWSER is set." ;; esac

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 PAGE = "docs/guides/analyse.md"
 NOTEBOOK = Path(__file__).resolve().parents[2] / "docs/notebooks/cluster.ipynb"
-EMPTY = "nothing has stopped"
+EMPTY = "nothing ever stopped"
 """The comment of a query whose result is empty in these tables."""
 
 
