@@ -173,11 +173,15 @@ def test_node_that_needs_two_sources_receives_one_in_full() -> None:
 def test_stream_rate_of_a_node_is_remembered_after_the_stream() -> None:
     world = joining(STATE.WRITE_BOTH_READ_OLD)
     world.until(lambda: world.orders("a2"), "the order")
-    report = report_of(world.orders("a2")[-1], ReportStatus.RUNNING, bytes_done=40)
-    reports = ReportTable().with_report(report, 0.0)
+    order = world.orders("a2")[-1]
+    few, many = (
+        ReportTable().with_report(report_of(order, ReportStatus.RUNNING, bytes_done=count), 0.0)
+        for count in (40, 4_000_000)
+    )
     rates = StreamRates().with_samples(world.image, ReportTable(), 0.0)
     assert rates.newest_of_node is None
-    rates = rates.with_samples(world.image, reports, 2.0).with_samples(world.image, reports, 9.0)
+    assert rates.with_samples(world.image, few, 2.0).newest_of_node is None, "40 bytes are no rate"
+    rates = rates.with_samples(world.image, many, 2.0).with_samples(world.image, many, 9.0)
     world.nodes["a2"].mute = False
     world.run()
-    assert rates.with_samples(world.image, reports, 10.0).newest_of_node == 20
+    assert rates.with_samples(world.image, many, 10.0).newest_of_node == 2_000_000

@@ -36,6 +36,8 @@ WINDOW_S: Final = 10.0
 """Seconds over which the rate is measured: long enough to be steady, short enough to follow
 changes.
 """
+LEAST_MEASURED_BYTES: Final = 1_000_000
+"""Sessions with fewer bytes measure the delays of their calls, and no rate for other transfers."""
 ON_NODES = (
     WaitKind.MEMBERS,
     WaitKind.LIVES,
@@ -122,10 +124,11 @@ class StreamRates(msgspec.Struct, frozen=True):
     def with_samples(self, image: Image, reports: ReportTable, now_s: float) -> "StreamRates":
         found, newest = dict[str, StreamRate](), self.newest_of_node
         for session in image.topology.sessions():
-            rate = self.of(session).with_sample(now_s, bytes_done(reports, session))
+            done = bytes_done(reports, session)
+            rate = self.of(session).with_sample(now_s, done)
             found[session], bytes_per_s = rate, rate.bytes_per_s()
             # A rate without new bytes only decays, and would understate what a receiver can take.
-            if bytes_per_s is not None and rate.moved():
+            if bytes_per_s is not None and rate.moved() and done >= LEAST_MEASURED_BYTES:
                 newest = bytes_per_s / len(reports.of_session(session))
         return StreamRates(Map(found), newest)
 
