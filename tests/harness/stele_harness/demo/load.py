@@ -228,6 +228,14 @@ async def until_answered(ask: Callable[[], Awaitable[Answer]], until: float) -> 
         await asyncio.sleep(PAUSE_S)
 
 
+async def ask_until_answered(
+    http: aiohttp.ClientSession, method: str, url: str, value: bytes | None = None
+) -> Answer:
+    """Read or write a row at consistency QUORUM, repeatedly for up to ``REPEAT_S``."""
+    ask = partial(ask_quorum, http, method, url, LONG_TIMEOUT_S, value)
+    return await until_answered(ask, time.monotonic() + REPEAT_S)
+
+
 async def ask_quorum(
     http: aiohttp.ClientSession,
     method: str,

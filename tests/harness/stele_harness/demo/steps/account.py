@@ -7,7 +7,6 @@ import hashlib
 import sys
 import time
 from collections.abc import Iterator
-from functools import partial
 
 import msgspec
 
@@ -20,7 +19,7 @@ from stele.domain.ring.partitioner import token_of
 from stele.domain.ring.ranges import RangeReplicas
 from stele.runtime.answers.common import Position
 from stele.runtime.answers.metadata_log import KeyspacesPage, PlacementsPage
-from stele_harness.demo.load import LONG_TIMEOUT_S, REPEAT_S, ask_quorum, until_answered
+from stele_harness.demo.load import ask_until_answered
 from stele_harness.demo.replica_writes import probe_write, send_probe
 from stele_harness.demo.scene import KEYSPACE, Scene
 from stele_harness.demo.site import Answers
@@ -150,8 +149,7 @@ async def _read_all(
         nonlocal read_bytes, done
         for node, url, key in mine:
             row = url + data_path(KEYSPACE, key)
-            get = partial(ask_quorum, scene.site.http, "GET", row, LONG_TIMEOUT_S)
-            found = await until_answered(get, time.monotonic() + REPEAT_S)
+            found = await ask_until_answered(scene.site.http, "GET", row)
             content = found.body if found.status == 200 else b""
             if hashlib.sha256(content).hexdigest() != scene.digests[key]:
                 why = f"{len(content)} other bytes" if content else found.why()

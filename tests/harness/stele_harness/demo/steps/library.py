@@ -10,14 +10,13 @@ import platform
 import sysconfig
 import time
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 
 from stele.cli.commands.data import data_path
 from stele.cli.errors import UnreachableError
 from stele.cli.output import size
 from stele.domain.commands import CreateKeyspace
-from stele_harness.demo.load import LONG_TIMEOUT_S, REPEAT_S, ask_quorum, until_answered
+from stele_harness.demo.load import ask_until_answered
 from stele_harness.demo.scene import KEYSPACE, REPLICATION, Scene
 from stele_harness.demo.timeline import Bar
 
@@ -95,7 +94,6 @@ async def _write_all(
 
 async def _write(scene: Scene, address: str, key: str, content: bytes) -> None:
     url = address + data_path(KEYSPACE, key)
-    put = partial(ask_quorum, scene.site.http, "PUT", url, LONG_TIMEOUT_S, content)
-    found = await until_answered(put, time.monotonic() + REPEAT_S)
+    found = await ask_until_answered(scene.site.http, "PUT", url, content)
     if found.status != 200:
         raise UnreachableError(f"{key} could not be written through {address}: {found.why()}")

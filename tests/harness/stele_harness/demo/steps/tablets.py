@@ -6,7 +6,6 @@ import asyncio
 import itertools
 import time
 from collections.abc import Awaitable, Callable, Iterator
-from functools import partial
 
 from stele.cli.commands.data import data_path
 from stele.cli.output import counted
@@ -16,7 +15,7 @@ from stele.domain.model.schema import TableOptions
 from stele.domain.names import NodeState
 from stele.runtime.answers.metadata_log import PlacementsPage
 from stele.runtime.answers.tablet_balancer import BalanceAnswer, BalanceState
-from stele_harness.demo.load import LONG_TIMEOUT_S, REPEAT_S, ask_quorum, until_answered
+from stele_harness.demo.load import ask_until_answered
 from stele_harness.demo.scene import Scene
 from stele_harness.demo.site import Never
 from stele_harness.demo.steps.membership import start_node
@@ -143,8 +142,7 @@ async def _write_all(scene: Scene) -> list[str]:
 
     async def write(url: str, key: str, digest: bytes) -> str:
         row = url + data_path(TABLE, key)
-        put = partial(ask_quorum, scene.site.http, "PUT", row, LONG_TIMEOUT_S, digest)
-        found = await until_answered(put, time.monotonic() + REPEAT_S)
+        found = await ask_until_answered(scene.site.http, "PUT", row, digest)
         return "" if found.status == 200 else f"{key} through {url}: {found.why()}"
 
     return await _each_row(scene, write)
@@ -155,8 +153,7 @@ async def _read_all(scene: Scene) -> list[str]:
 
     async def read(url: str, key: str, digest: bytes) -> str:
         row = url + data_path(TABLE, key)
-        get = partial(ask_quorum, scene.site.http, "GET", row, LONG_TIMEOUT_S)
-        found = await until_answered(get, time.monotonic() + REPEAT_S)
+        found = await ask_until_answered(scene.site.http, "GET", row)
         return "" if found == (200, digest) else f"{key} through {url}: {found.status}"
 
     return await _each_row(scene, read)
