@@ -138,9 +138,9 @@ class Callers:
 
 
 def require_actor(actor: str, authorization: str) -> None:
-    """Raise HttpError for a token that this process does not check, if nothing else names the actor.
+    """Raise HttpError for a request that has no actor but a token, which this process does not check.
 
-    The sender relies on the token, and the history would name nobody.
+    The history would not name the actor.
     """
     if authorization and not actor:
         raise HttpError(

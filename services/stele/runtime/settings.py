@@ -217,14 +217,14 @@ class ServiceSettings(KafkaSettings, frozen=True, kw_only=True):
 
     @cached_property
     def http_tls(self) -> ssl.SSLContext | None:
-        """What this process serves HTTPS with, made once; None: HTTP. Raises ConfigurationError."""
+        """The TLS context of the server, created once; None for plain HTTP. Raises ConfigurationError."""
         try:
             return server_tls(self.http_tls_certificate_file, self.http_tls_key_file)
         except ValueError as error:
             raise ConfigurationError(str(error)) from error
 
     def called(self) -> str:
-        """The name that the lines of its log bear."""
+        """Return the name of this process in its log lines."""
         return self.instance_id
 
     def check(self) -> None:
@@ -261,8 +261,10 @@ def load_settings(kind: type[S], environment: Mapping[str, str] = os.environ) ->
 def misspelt(
     kind: type[KafkaSettings], environment: Mapping[str, str]
 ) -> Iterator[tuple[str, str]]:
-    """Variables that nobody of this kind reads, each with the one that it is nearly. What is further off may be
-    meant for processes of another kind, which share a file of variables with this one.
+    """Yield unknown variables with a known one of a similar name.
+
+    Other unknown variables may be meant for other processes that share a file of variables with this
+    one.
     """
     known = [variable_of(each.name) for each in fields(kind)]
     for variable in sorted(environment):
@@ -272,7 +274,7 @@ def misspelt(
 
 
 def environment_of(settings: KafkaSettings) -> dict[str, str]:
-    """The variables by which another process reaches the same brokers."""
+    """Return the variables with which another process connects to the same brokers."""
     found = {each.name: str(getattr(settings, each.name)) for each in fields(KafkaSettings)}
     return {variable_of(name): text for name, text in found.items() if text}
 
@@ -282,19 +284,19 @@ def variable_of(setting: str) -> str:
 
 
 def _read(text: str, setting: FieldInfo) -> Any:
-    """Return the value of a variable; of addresses without the slash at the end. Raises ValidationError."""
+    """Return the value of a variable, without a slash at the end of addresses. Raises ValidationError."""
     parts = tuple(part.strip().rstrip("/") for part in text.split(",") if part.strip())
     value = parts if isinstance(setting.default, tuple) else text
     return convert(value, setting.type, strict=False, dec_hook=_made)
 
 
 def _meaning(setting: FieldInfo) -> str:
-    """What a setting is for, and the words that it takes if these are few."""
+    """Return the description of a setting, with its values if they are a fixed list."""
     kind, meta = get_args(setting.type)
     words = get_args(kind) if get_origin(kind) is Literal else ()
     return f"{meta.description} One of: {', '.join(words)}." if words else str(meta.description)
 
 
 def _made(kind: type, value: Any) -> Any:
-    """What msgspec does not know by itself is made of its text: a path, an address. Raises ValueError."""
+    """Convert a text to a type that msgspec does not support, such as a path. Raises ValueError."""
     return kind(value)

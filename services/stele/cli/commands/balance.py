@@ -369,14 +369,14 @@ def history(
 ) -> None:
     """List the requests of the balancer with reason and outcome, the newest last.
 
-    The list has moves, splits, merges, repairs, cancels and refusals. With --by anybody, it has
-    the users' requests about tablets too. It is read from the log, which keeps requests longer than
+    The list has moves, splits, merges, repairs, cancels and refusals. With --by anybody, it also has
+    requests of users about tablets. It is read from the log, which keeps requests longer than
     `stele requests` shows them. A tablet has the number that it had at the time of the request.
 
     Args:
         table: Only requests about KEYSPACE.TABLE.
         tablet: Only moves of this tablet.
-        by: Only requests of this caller: the balancer, a user's name, or anybody.
+        by: Only requests of this actor, such as a user name; `anybody` for all.
         since: An epoch, or a time span until now, such as 90s, 30m or 2h.
         epoch: End at this epoch instead of the newest.
         limit: The largest number of requests to show.

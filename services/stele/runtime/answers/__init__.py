@@ -1,5 +1,5 @@
 """Types of the answers over HTTP. Services encode them, and clients decode the same types.
 
-One module a service; what needs the whole domain stands apart from it: ``plans`` are of the coordinator,
-``history`` and ``of_image`` are of metadata-log.
+Each service has a module. Types that need the whole domain are in separate modules: ``plans`` for the
+coordinator, ``history`` and ``of_image`` for the metadata-log.
 """
